@@ -1,0 +1,3 @@
+//! The broker: replicas of partitions, the logs they keep, the fetch loops between them, and the Kafka listener.
+
+pub mod replica;

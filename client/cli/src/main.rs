@@ -1,0 +1,2 @@
+//! The `epoka` binary.
+fn main() {}

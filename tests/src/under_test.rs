@@ -1,0 +1,2 @@
+//! The product under test.
+fn main() {}
