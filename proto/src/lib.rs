@@ -1,6 +1,8 @@
 //! Everything that crosses a process boundary: ids, Kafka V2 batch bytes, wire errors, leader-epoch histories,
 //! metadata records, event records, and the gRPC messages. Apart from `events`, nothing here reads a clock or holds a lock.
 
+pub mod batch;
+pub mod compression;
 pub mod epochs;
 pub mod error;
 pub mod events;
