@@ -3,6 +3,7 @@
 
 pub mod batch;
 pub mod compression;
+pub mod config;
 pub mod epochs;
 pub mod error;
 pub mod events;
