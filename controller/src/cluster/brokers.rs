@@ -1,0 +1,140 @@
+//! Lives of brokers: registration, fencing, unfencing, shutdown, removal, and what each means for ISRs and leaderships.
+//! Rules C-10 to C-18. When a broker is to be fenced is decided elsewhere; here it only happens.
+
+use epoka_proto::error::ErrorCode;
+use epoka_proto::ids::{BrokerEpoch, BrokerId};
+use epoka_proto::metadata::{BrokerRegistration, Record};
+
+use super::commands::{Refusal, Registration};
+use super::work::Work;
+
+impl Work<'_> {
+    /// C-10, C-12, C-13.
+    pub(super) fn register(&mut self, new: &Registration) -> Result<BrokerEpoch, Refusal> {
+        if let Some(theirs) = &new.cluster_id
+            && *theirs != self.image().cluster_id
+        {
+            return Err(Refusal::new(
+                ErrorCode::InconsistentClusterId,
+                format!(
+                    "broker {} belongs to cluster {theirs}, this is cluster {}",
+                    new.broker,
+                    self.image().cluster_id
+                ),
+            ));
+        }
+        let old = self.image().brokers.get(&new.broker).cloned();
+        let same_life = old.filter(|o| o.incarnation == new.incarnation);
+        let (epoch, fenced, shutting_down) = match same_life {
+            // The answer was lost, or addresses changed: still the same uptime (H-44).
+            Some(old) => (old.epoch, old.fenced, old.shutting_down),
+            None => {
+                self.bury(new.broker, new.previous_epoch);
+                (BrokerEpoch(self.offset), true, false)
+            }
+        };
+        self.write_broker(BrokerRegistration {
+            id: new.broker,
+            epoch,
+            incarnation: new.incarnation,
+            listeners: new.listeners.clone(),
+            grpc_address: new.grpc_address.clone(),
+            log_dirs: new.log_dirs.clone(),
+            rack: new.rack.clone(),
+            fenced,
+            shutting_down,
+        });
+        Ok(epoch)
+    }
+
+    /// Ends the previous life of a broker before the next one is admitted. A lease may have run out without being acted on,
+    /// and the new registration is born fenced, so nobody would fence it later (H-82). A life that did not end cleanly may
+    /// have lost acknowledged records: it is no longer eligible either.
+    fn bury(&mut self, broker: BrokerId, previous_epoch: Option<BrokerEpoch>) {
+        let Some(old) = self.image().brokers.get(&broker) else {
+            return;
+        };
+        let clean = previous_epoch == Some(old.epoch);
+        self.leaving = Some(broker);
+        if clean {
+            self.leave_isrs(broker);
+        } else {
+            let held = |a: &epoka_proto::metadata::Assignment| {
+                a.isr.contains(&broker) || a.elr.contains(&broker)
+            };
+            for id in self.partitions_where(held) {
+                self.change(id, |c| c.without(broker).unclean_restart(broker));
+            }
+        }
+        self.leaving = None;
+    }
+
+    /// Takes a broker out of every ISR; leaderships follow (C-18).
+    fn leave_isrs(&mut self, broker: BrokerId) {
+        for id in self.partitions_where(|a| a.isr.contains(&broker)) {
+            self.change(id, |c| c.without(broker));
+        }
+    }
+
+    /// The registration of a broker in this very life, else STALE_BROKER_EPOCH (C-11).
+    pub(super) fn current(
+        &self,
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+    ) -> Result<&BrokerRegistration, ErrorCode> {
+        let known = self.image().brokers.get(&broker);
+        known
+            .filter(|b| b.epoch == epoch)
+            .map(|b| b.as_ref())
+            .ok_or(ErrorCode::StaleBrokerEpoch)
+    }
+
+    pub(super) fn fence(&mut self, broker: BrokerId, epoch: BrokerEpoch) -> Result<(), ErrorCode> {
+        let mut registration = self.current(broker, epoch)?.clone();
+        if registration.fenced {
+            return Ok(());
+        }
+        self.leaving = Some(broker);
+        self.leave_isrs(broker);
+        self.leaving = None;
+        registration.fenced = true;
+        self.write_broker(registration);
+        Ok(())
+    }
+
+    pub(super) fn unfence(
+        &mut self,
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+    ) -> Result<(), ErrorCode> {
+        let mut registration = self.current(broker, epoch)?.clone();
+        if !registration.fenced {
+            return Ok(());
+        }
+        registration.fenced = false;
+        self.write_broker(registration);
+        self.retry_elections();
+        Ok(())
+    }
+
+    pub(super) fn begin_shutdown(
+        &mut self,
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+    ) -> Result<(), ErrorCode> {
+        let mut registration = self.current(broker, epoch)?.clone();
+        registration.shutting_down = true;
+        self.write_broker(registration);
+        self.leave_isrs(broker);
+        Ok(())
+    }
+
+    pub(super) fn unregister(&mut self, broker: BrokerId) -> Result<(), ErrorCode> {
+        if !self.image().brokers.contains_key(&broker) {
+            return Err(ErrorCode::BrokerIdNotRegistered);
+        }
+        self.bury(broker, None);
+        self.write(Record::RemoveBroker { id: broker });
+        Ok(())
+    }
+}
