@@ -1,414 +1,389 @@
 //! The replica: the pure state machine of one partition on one broker. `step(event) -> effects`; no I/O, no clock, no async.
 //! A refusal is an effect; a broken invariant is an assert, on in production. What the log holds is told to it
 //! (`Event::LogChanged`), what to do with the log it says (`Effect`). Rules L-*, F-* of the replication protocol.
+//!
+//! The shell's side of the bargain: one event at a time; after a step it runs the effects in order, and feeds `LogChanged` (or
+//! `LogFailed`) back after each disk effect, before any other event. A step asks for one disk effect at most; what follows it
+//! comes out of the `LogChanged`.
 
-use std::collections::BTreeMap;
+mod core;
+mod event;
+mod follower;
+mod isr;
+mod leader;
+
 use std::sync::Arc;
 
-use bytes::Bytes;
-use epoka_proto::epochs::{EpochEnd, EpochHistory};
+use epoka_proto::epochs::EpochEnd;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch};
 use epoka_proto::metadata::Assignment;
 
-/// What the replica knows of its log. The shell tells it anew after every disk effect.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LogState {
-    /// First offset kept.
-    pub start: Offset,
-    /// Next offset to be written.
-    pub end: Offset,
-    /// Which leader epoch began where.
-    pub epochs: Arc<EpochHistory>,
-}
+use self::core::Core;
+pub use self::event::*;
+use self::follower::Follower;
+pub use self::isr::IsrView;
+use self::leader::Leader;
 
-/// Names a caller that waits for an answer; the shell maps it to a sender.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ReplyId(pub u64);
-
-/// What a producer waits for.
+/// What an operator may set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Acks {
-    /// Nothing: no answer is sent to the client.
-    None,
-    /// The leader's append.
-    Leader,
-    /// The commit: every member of the maximal ISR has it.
-    All,
+pub struct Settings {
+    /// A follower that has not been at the leader's log end for this long leaves the ISR (`replica.lag.time.max.ms`).
+    pub replica_lag_time_max_ms: Millis,
 }
 
-/// What the log says of a batch's producer sequence (P-1), asked by the shell just before the step, under the same lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sequence {
-    /// Not from an idempotent producer, or the sequence expected.
-    Next,
-    /// The batch is in the log already, at these offsets.
-    Duplicate {
-        /// Its base offset.
-        base: Offset,
-        /// The offset after its last record.
-        end: Offset,
-    },
-    /// Refused: out of order, or of a fenced producer.
-    Refused(ErrorCode),
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            replica_lag_time_max_ms: 30_000,
+        }
+    }
 }
 
-/// A validated client batch, still with the client's base offset 0.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ClientBatch {
-    /// The whole batch, as the client sent it.
-    pub bytes: Bytes,
-    /// How many offsets it takes (last offset delta + 1).
-    pub records: i64,
-    /// The verdict on its producer sequence.
-    pub sequence: Sequence,
+/// One partition on one broker.
+#[derive(Debug)]
+pub struct Replica {
+    core: Core,
+    role: Role,
 }
 
-/// Who reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reader {
-    /// A follower: reads to the log end, and its fetch offset acknowledges what is before it.
-    Follower {
-        /// Who.
-        broker: BrokerId,
-        /// Which life of it.
-        epoch: BrokerEpoch,
-    },
-    /// A consumer: reads to the high watermark.
-    Consumer,
+/// What this broker is to the partition. State that means something in one role only lives in that role, and dies with it: a
+/// parked produce cannot outlive its term (L-41), nor a follower's position the leadership it was reported to (L-3).
+#[derive(Debug)]
+enum Role {
+    /// Neither leads nor follows: nothing assigned yet, nobody leads (L-61), or the partition moved away.
+    Idle,
+    Leader(Leader),
+    Follower(Follower),
+    /// The disk failed: nothing is written or served any more.
+    Failed,
 }
 
-/// A fetch of this partition, without its bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReadRequest {
-    /// Who asks.
-    pub reader: Reader,
-    /// The leader epoch the reader believes in; absent: not checked (L-50).
-    pub current_leader_epoch: Option<LeaderEpoch>,
-    /// Where to read from.
-    pub offset: Offset,
-    /// The epoch of the last batch the reader has; absent: no divergence test (L-52).
-    pub last_fetched_epoch: Option<LeaderEpoch>,
-    /// A parked fetch being tried again: all checks, no follower state update (L-42).
-    pub again: bool,
-}
+impl Replica {
+    /// A replica over a log that was just opened, with the last high watermark known of it (L-2).
+    pub fn new(me: BrokerId, settings: Settings, log: LogState, high_watermark: Offset) -> Self {
+        Self {
+            core: Core::new(me, settings, log, high_watermark),
+            role: Role::Idle,
+        }
+    }
 
-/// What a read may take from the log, fixed before reading (L-51).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadGrant {
-    /// Read from here.
-    pub from: Offset,
-    /// Up to here, exclusive; always a batch boundary. Equal to or below `from`: nothing to read yet.
-    pub bound: Offset,
-    /// High watermark to answer.
-    pub high_watermark: Offset,
-    /// First offset kept, to answer.
-    pub log_start: Offset,
-    /// The term of the grant.
-    pub leader_epoch: LeaderEpoch,
-}
+    /// Takes one event and appends what must be done about it, in order.
+    pub fn step(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        assert!(
+            !self.core.disk_busy
+                || matches!(event, Event::LogChanged { .. } | Event::LogFailed { .. }),
+            "the disk effect asked for last has no outcome yet, but {event:?}"
+        );
+        match event {
+            Event::Produce {
+                reply,
+                acks,
+                batch,
+                deadline,
+                now,
+            } => match &mut self.role {
+                Role::Leader(leader) => {
+                    leader.produce(&mut self.core, reply, acks, batch, deadline, now, effects)
+                }
+                _ => {
+                    let error = self.refusal();
+                    effects.push(produced(reply, Err(error)));
+                }
+            },
+            Event::Read {
+                reply,
+                request,
+                now,
+            } => {
+                let answer = self.read(&request, now, effects);
+                let answer = Answer::Read(answer);
+                effects.push(Effect::Reply { to: reply, answer });
+            }
+            Event::LogChanged { log, now } => self.log_changed(log, now, effects),
+            Event::Fetched {
+                leader_epoch,
+                fetch_offset,
+                last_fetched_epoch,
+                answer,
+                now,
+            } => {
+                let asked = (leader_epoch, fetch_offset, last_fetched_epoch);
+                if let Role::Follower(follower) = &mut self.role
+                    && follower.asks(&self.core) == Some(asked)
+                {
+                    follower.fetched(&mut self.core, answer, now, effects);
+                }
+            }
+            Event::Bounds {
+                leader_epoch,
+                answer,
+                now,
+            } => {
+                if let Role::Follower(follower) = &mut self.role
+                    && self.core.leader_epoch() == Some(leader_epoch)
+                {
+                    follower.bounds(&mut self.core, answer, now, effects);
+                }
+            }
+            Event::Isr {
+                leader_epoch,
+                partition_epoch,
+                answer,
+                now,
+            } => {
+                if let Role::Leader(leader) = &mut self.role
+                    && leader.epoch() == leader_epoch
+                {
+                    leader.isr_answered(&mut self.core, partition_epoch, answer, now, effects);
+                }
+            }
+            Event::Assigned {
+                assignment,
+                eligible,
+                now,
+            } => {
+                self.core.eligible = eligible;
+                self.assigned(&assignment, now, effects);
+            }
+            Event::Eligible { brokers, now } => {
+                self.core.eligible = brokers;
+                if let Role::Leader(leader) = &mut self.role {
+                    leader.advance(&mut self.core, now, effects);
+                }
+            }
+            Event::Tick { now } => {
+                if let Role::Leader(leader) = &mut self.role {
+                    leader.tick(&mut self.core, now, effects);
+                }
+            }
+            Event::LogFailed { reason } => {
+                self.core.disk_busy = false;
+                self.leave(Role::Failed, ErrorCode::KafkaStorageError, effects);
+                effects.push(Effect::Notice(Notice::Failed { reason }));
+            }
+            Event::Removed => self.leave(Role::Idle, ErrorCode::NotLeaderOrFollower, effects),
+        }
+    }
 
-/// The outcome of a read that was not refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReadAnswer {
-    /// Read these bytes.
-    Grant(ReadGrant),
-    /// The reader's log has parted from ours: it must cut (L-52). Answer at once, without records.
-    Diverging(EpochEnd),
-}
+    /// Takes the controller's word (L-1 to L-6, L-60, L-61, F-2).
+    fn assigned(&mut self, new: &Arc<Assignment>, now: Millis, effects: &mut Vec<Effect>) {
+        let new_term = match self.core.known {
+            None => true,
+            Some(known) if new.partition_epoch <= known.partition_epoch => {
+                // An older word changes nothing (L-1), nor does the same one again: a proposal may be waiting for its answer
+                // on this very epoch, and taking the ISR anew would forget the member it adds (C-52, H-11).
+                assert!(
+                    new.partition_epoch < known.partition_epoch
+                        || new.leader_epoch == known.leader_epoch,
+                    "I-2: {new:?} after {known:?}"
+                );
+                if let Role::Leader(leader) = &mut self.role {
+                    leader.advance(&mut self.core, now, effects);
+                }
+                return;
+            }
+            Some(known) => {
+                assert!(
+                    new.leader_epoch >= known.leader_epoch,
+                    "I-2: {new:?} after {known:?}"
+                );
+                new.leader_epoch > known.leader_epoch
+            }
+        };
+        self.core.learn(new);
+        let member = new.replicas.contains(&self.core.me);
+        match (&mut self.role, new.leader.filter(|_| member)) {
+            (Role::Failed, _) => {}
+            (_, None) => self.leave(Role::Idle, ErrorCode::NotLeaderOrFollower, effects),
+            (Role::Leader(leader), Some(_)) if !new_term => {
+                leader.refresh(&mut self.core, new, now, effects)
+            }
+            (Role::Follower(_), Some(_)) if !new_term => {}
+            (_, Some(leader)) if leader != self.core.me => {
+                self.leave(
+                    Role::Follower(Follower::new(leader)),
+                    ErrorCode::NotLeaderOrFollower,
+                    effects,
+                );
+            }
+            (_, Some(_)) if new_term => self.lead(new, now, effects),
+            (_, Some(_)) => {} // refused before
+        }
+    }
 
-/// The outcome of a produce that was not refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Produced {
-    /// Offset of the first record.
-    pub base_offset: Offset,
-    /// First offset kept.
-    pub log_start: Offset,
-}
+    /// Begins a term as leader (L-3).
+    fn lead(&mut self, new: &Assignment, now: Millis, effects: &mut Vec<Effect>) {
+        let in_log = self.core.log.epochs.latest();
+        if in_log >= Some(new.leader_epoch) {
+            // Someone led this epoch or a later one already, perhaps an earlier life of this broker: the word is old, and
+            // appending under it would give one (offset, epoch) two contents (I-3, I-4). A newer one is on its way.
+            self.leave(Role::Idle, ErrorCode::NotLeaderOrFollower, effects);
+            return;
+        }
+        let leader = Leader::new(&self.core, new, now);
+        self.leave(
+            Role::Leader(leader),
+            ErrorCode::NotLeaderOrFollower,
+            effects,
+        );
+        let start_epoch = Effect::StartEpoch {
+            epoch: new.leader_epoch,
+            start: self.core.log.end,
+        };
+        self.core.disk(start_epoch, effects);
+    }
 
-/// Answers to parked callers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// To `Event::Produce`.
-    Produced(Result<Produced, ErrorCode>),
-    /// To `Event::Read`; always in the same step.
-    Read(Result<ReadAnswer, ErrorCode>),
-}
+    /// Ends the current role: parked callers hear `error`, fetching stops or changes over (L-60).
+    fn leave(&mut self, next: Role, error: ErrorCode, effects: &mut Vec<Effect>) {
+        let follow = match &next {
+            Role::Follower(follower) => Some(follower.leader()),
+            _ => None,
+        };
+        match std::mem::replace(&mut self.role, next) {
+            Role::Leader(leader) => leader.dismiss(error, effects),
+            Role::Follower(_) if follow.is_none() => effects.push(Effect::Unfollow),
+            Role::Follower(_) | Role::Idle | Role::Failed => {}
+        }
+        effects.push(Effect::WakeReaders);
+        effects.extend(follow.map(|leader| Effect::Follow { leader }));
+    }
 
-/// One batch of a fetched answer, CRC and size checked by the shell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FetchedBatch {
-    /// Its base offset.
-    pub base: Offset,
-    /// The offset after its last record.
-    pub end: Offset,
-    /// The leader epoch stamped into it.
-    pub epoch: LeaderEpoch,
-    /// Its bytes within the answer.
-    pub size: usize,
-}
+    fn log_changed(&mut self, log: LogState, now: Millis, effects: &mut Vec<Effect>) {
+        self.core.log_changed(log, effects);
+        match &mut self.role {
+            Role::Leader(leader) => leader.log_changed(&mut self.core, now, effects),
+            Role::Follower(follower) => follower.log_changed(&mut self.core, now, effects),
+            Role::Idle | Role::Failed => {}
+        }
+    }
 
-/// What a leader answered to a follower's fetch.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FetchAnswer {
-    /// Whole batches (perhaps none) and the leader's bounds.
-    Data {
-        /// The leader's high watermark.
-        high_watermark: Offset,
-        /// The leader's log start.
-        log_start: Offset,
-        /// What the bytes hold: the valid prefix.
-        batches: Vec<FetchedBatch>,
-        /// The batches, back to back.
-        bytes: Bytes,
-    },
-    /// Our log has parted from the leader's.
-    Diverging(EpochEnd),
-    /// Refused.
-    Refused(ErrorCode),
-    /// No answer: the connection failed.
-    Unreachable,
-}
-
-/// What the controller answered to `Effect::AskIsr`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum IsrAnswer {
-    /// Committed (or already so): the partition's state now.
-    Committed {
-        /// Its leader epoch.
-        leader_epoch: LeaderEpoch,
-        /// Its partition epoch.
-        partition_epoch: PartitionEpoch,
-        /// Its ISR.
-        isr: Vec<BrokerId>,
-    },
-    /// Refused with this error.
-    Refused(ErrorCode),
-    /// No answer: the outcome is unknown.
-    Unknown,
-}
-
-/// What can happen to a replica. `now` is milliseconds on the shell's monotonic clock.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// The controller's word on this partition.
-    Assigned {
-        /// The assignment.
-        assignment: Arc<Assignment>,
-        /// Active brokers among the replicas, with their registered epochs (L-24).
-        eligible: BTreeMap<BrokerId, BrokerEpoch>,
-        /// The time.
+    fn read(
+        &mut self,
+        request: &ReadRequest,
         now: Millis,
-    },
-    /// Registrations of brokers among the replicas changed.
-    Eligible {
-        /// Active brokers among the replicas, with their registered epochs.
-        brokers: BTreeMap<BrokerId, BrokerEpoch>,
-        /// The time.
-        now: Millis,
-    },
-    /// The log is now this: the end of a disk effect.
-    LogChanged {
-        /// Its state.
-        log: LogState,
-        /// The time.
-        now: Millis,
-    },
-    /// A disk effect failed; nothing more may be written.
-    LogFailed {
-        /// Why, in a sentence.
-        reason: String,
-    },
-    /// A producer's batch.
-    Produce {
-        /// Whom to answer.
-        reply: ReplyId,
-        /// What it waits for.
-        acks: Acks,
-        /// The batch.
-        batch: ClientBatch,
-        /// When to answer REQUEST_TIMED_OUT.
-        deadline: Millis,
-        /// The time.
-        now: Millis,
-    },
-    /// A fetch; answered in the same step.
-    Read {
-        /// Whom to answer.
-        reply: ReplyId,
-        /// What is asked.
-        request: ReadRequest,
-        /// The time.
-        now: Millis,
-    },
-    /// The leader's answer to this follower's fetch, with the request's echo (F-5).
-    Fetched {
-        /// Leader epoch of the request.
-        leader_epoch: LeaderEpoch,
-        /// Offset of the request.
-        fetch_offset: Offset,
-        /// The answer.
-        answer: FetchAnswer,
-        /// The time.
-        now: Millis,
-    },
-    /// The leader's bounds, asked for by `Effect::AskBounds` (F-20).
-    Bounds {
-        /// Leader epoch of the question.
-        leader_epoch: LeaderEpoch,
-        /// The leader's log start and log end, or why not.
-        answer: Result<(Offset, Offset), ErrorCode>,
-        /// The time.
-        now: Millis,
-    },
-    /// The controller's answer to `Effect::AskIsr`.
-    Isr {
-        /// Leader epoch of the proposal.
-        leader_epoch: LeaderEpoch,
-        /// Partition epoch the proposal was computed on.
-        partition_epoch: PartitionEpoch,
-        /// The answer.
-        answer: IsrAnswer,
-        /// The time.
-        now: Millis,
-    },
-    /// Time passed.
-    Tick {
-        /// The time.
-        now: Millis,
-    },
-    /// This broker no longer holds the partition, or is stopping.
-    Removed,
+        effects: &mut Vec<Effect>,
+    ) -> Result<ReadAnswer, ErrorCode> {
+        self.check_leader(request.current_leader_epoch)?;
+        match &mut self.role {
+            Role::Leader(leader) => leader.read(&mut self.core, request, now, effects),
+            _ => unreachable!("checked above"),
+        }
+    }
+
+    /// Why a request that only a leader can serve is refused here.
+    fn refusal(&self) -> ErrorCode {
+        match self.role {
+            Role::Failed => ErrorCode::KafkaStorageError,
+            _ => ErrorCode::NotLeaderOrFollower,
+        }
+    }
+
+    /// Whether this replica leads, in the term the caller believes in when it states one (L-50: the epoch is compared first, so
+    /// that a caller with old metadata learns that, whatever the role). Errors: `FENCED_LEADER_EPOCH` (the caller is behind),
+    /// `UNKNOWN_LEADER_EPOCH` (this broker is), `NOT_LEADER_OR_FOLLOWER`, `KAFKA_STORAGE_ERROR`.
+    pub fn check_leader(
+        &self,
+        current_leader_epoch: Option<LeaderEpoch>,
+    ) -> Result<LeaderEpoch, ErrorCode> {
+        let mine = self.core.leader_epoch();
+        if let Some(asked) = current_leader_epoch {
+            match Some(asked).cmp(&mine) {
+                std::cmp::Ordering::Less => return Err(ErrorCode::FencedLeaderEpoch),
+                std::cmp::Ordering::Greater => return Err(ErrorCode::UnknownLeaderEpoch),
+                std::cmp::Ordering::Equal => {}
+            }
+        }
+        self.leading().ok_or(self.refusal())
+    }
+
+    /// The offset before which everything is committed, as far as this replica knows.
+    pub fn high_watermark(&self) -> Offset {
+        self.core.high_watermark
+    }
+
+    /// The log, as last told.
+    pub fn log(&self) -> &LogState {
+        &self.core.log
+    }
+
+    /// The leader epoch of the last assignment; `None` before the first.
+    pub fn leader_epoch(&self) -> Option<LeaderEpoch> {
+        self.core.leader_epoch()
+    }
+
+    /// The partition epoch of the last assignment or committed ISR change; `None` before the first.
+    pub fn partition_epoch(&self) -> Option<PartitionEpoch> {
+        self.core.known.map(|k| k.partition_epoch)
+    }
+
+    /// The term in which this replica leads, if it does.
+    pub fn leading(&self) -> Option<LeaderEpoch> {
+        match &self.role {
+            Role::Leader(leader) => Some(leader.epoch()),
+            _ => None,
+        }
+    }
+
+    /// Where a follower fetches next; `None`: not a follower, or not to fetch now.
+    pub fn fetch_position(&self) -> Option<FetchPosition> {
+        match &self.role {
+            Role::Follower(follower) => follower.position(&self.core),
+            _ => None,
+        }
+    }
+
+    /// Whether the disk failed under this replica.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.role, Role::Failed)
+    }
+
+    /// The latest offset to tell a consumer: the high watermark, once it is sure not to lie behind what an earlier leader has
+    /// shown (L-54, KIP-207). Errors: `OFFSET_NOT_AVAILABLE`, or as `check_leader`.
+    pub fn latest_for_consumer(&self) -> Result<Offset, ErrorCode> {
+        match &self.role {
+            Role::Leader(leader) if leader.epoch_start() > self.core.high_watermark => {
+                Err(ErrorCode::OffsetNotAvailable)
+            }
+            Role::Leader(_) => Ok(self.core.high_watermark),
+            _ => Err(self.refusal()),
+        }
+    }
+
+    /// Where a leader epoch ends in this log (L-55). `None`: the epoch is newer than anything known here.
+    pub fn end_offset_for(&self, epoch: LeaderEpoch) -> Option<EpochEnd> {
+        self.core
+            .log
+            .epochs
+            .end_offset_for(epoch, self.core.log.end)
+    }
+
+    /// The leader's view of its followers; `None` when not leading.
+    pub fn isr(&self) -> Option<IsrView> {
+        match &self.role {
+            Role::Leader(leader) => Some(leader.isr_view()),
+            _ => None,
+        }
+    }
+
+    /// What a leader knows of each follower, in no particular order: its log end and the life it fetched from.
+    pub fn followers(
+        &self,
+    ) -> impl Iterator<Item = (BrokerId, Option<Offset>, Option<BrokerEpoch>)> {
+        let remotes = match &self.role {
+            Role::Leader(leader) => leader.remotes(),
+            _ => &[],
+        };
+        remotes
+            .iter()
+            .map(|r| (r.broker, r.log_end, r.broker_epoch))
+    }
 }
 
-/// What the shell must do, in order. Disk effects first: each is followed by `LogChanged` (or `LogFailed`) before the next event.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
-    /// Disk: append a client's batch with this base offset and leader epoch patched in.
-    Append {
-        /// Equal to the log end.
-        base_offset: Offset,
-        /// The leader's epoch.
-        leader_epoch: LeaderEpoch,
-        /// The batch.
-        bytes: Bytes,
-    },
-    /// Disk: append whole batches as they are.
-    AppendFetched {
-        /// The batches.
-        bytes: Bytes,
-    },
-    /// Disk: note durably that an epoch begins here, even before any record (L-3).
-    StartEpoch {
-        /// The epoch.
-        epoch: LeaderEpoch,
-        /// The log end.
-        start: Offset,
-    },
-    /// Disk: cut at a batch boundary, keeping the suffix aside (F-40, F-41).
-    Truncate {
-        /// Batches that end above this go.
-        to: Offset,
-    },
-    /// Disk: drop everything and begin again here (F-20).
-    StartOver {
-        /// The new log start and end.
-        at: Offset,
-    },
-    /// Disk: forget what is before this.
-    RaiseLogStart {
-        /// The new log start.
-        to: Offset,
-    },
-    /// The high watermark is now this: readers see up to it.
-    Publish {
-        /// Its value.
-        high_watermark: Offset,
-    },
-    /// Wake parked fetches: there is more to read, or the role changed.
-    WakeReaders,
-    /// Answer a caller.
-    Reply {
-        /// Whom.
-        to: ReplyId,
-        /// What.
-        answer: Answer,
-    },
-    /// Propose an ISR to the controller. One at a time.
-    AskIsr {
-        /// Our leader epoch.
-        leader_epoch: LeaderEpoch,
-        /// The partition epoch the proposal is computed on.
-        partition_epoch: PartitionEpoch,
-        /// The proposed members with the broker epochs seen in their fetches.
-        isr: Vec<(BrokerId, Option<BrokerEpoch>)>,
-        /// Still recovering from an unclean election (C-37).
-        recovering: bool,
-    },
-    /// Fetch from this leader from now on; the position is asked of the replica when a request is built.
-    Follow {
-        /// The leader.
-        leader: BrokerId,
-    },
-    /// Stop fetching.
-    Unfollow,
-    /// Ask the leader for its log start and log end (F-20).
-    AskBounds {
-        /// The leader.
-        leader: BrokerId,
-        /// Fences question and answer.
-        leader_epoch: LeaderEpoch,
-    },
-    /// Something worth a line in the timeline.
-    Notice(Notice),
-}
-
-/// What a replica reports for the timeline.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Notice {
-    /// The suffix above `to` is about to be cut because it diverged from the leader's log.
-    Diverged {
-        /// Log end before.
-        from: Offset,
-        /// Where the histories part.
-        to: Offset,
-        /// The high watermark before; a cut below it is worth an alarm (F-10).
-        high_watermark: Offset,
-    },
-    /// The first produce of this leader's epoch was acknowledged.
-    FirstWrite {
-        /// The epoch.
-        leader_epoch: LeaderEpoch,
-        /// Offset of its first record.
-        offset: Offset,
-    },
-    /// The leader's high watermark has passed the start of its epoch.
-    WatermarkBack {
-        /// The epoch.
-        leader_epoch: LeaderEpoch,
-        /// The high watermark.
-        high_watermark: Offset,
-    },
-    /// The replica stopped serving.
-    Failed {
-        /// Why, in a sentence.
-        reason: String,
-    },
-}
-
-/// Where a follower fetches next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FetchPosition {
-    /// From whom.
-    pub leader: BrokerId,
-    /// In which term.
-    pub leader_epoch: LeaderEpoch,
-    /// The log end.
-    pub offset: Offset,
-    /// The latest epoch in the history.
-    pub last_fetched_epoch: Option<LeaderEpoch>,
-    /// First offset kept here.
-    pub log_start: Offset,
-    /// Not before this time (back-off).
-    pub not_before: Millis,
+/// The answer to a produce.
+fn produced(to: ReplyId, outcome: Result<Produced, ErrorCode>) -> Effect {
+    Effect::Reply {
+        to,
+        answer: Answer::Produced(outcome),
+    }
 }
