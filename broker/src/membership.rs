@@ -1,0 +1,81 @@
+//! Who this broker is in the cluster, and the newest metadata it has applied.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arc_swap::ArcSwap;
+use epoka_proto::ids::{BrokerEpoch, BrokerId};
+use epoka_proto::metadata::{Assignment, Image};
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+
+/// Identity and metadata, shared by everything in a node.
+pub struct Membership {
+    /// This broker.
+    pub me: BrokerId,
+    /// The node's clock.
+    pub clock: Clock,
+    epoch: AtomicI64,
+    image: ArcSwap<Image>,
+    applied: watch::Sender<Option<i64>>,
+}
+
+impl Membership {
+    /// A broker that has not registered and knows nothing.
+    pub fn new(me: BrokerId, clock: Clock) -> Self {
+        Self {
+            me,
+            clock,
+            epoch: AtomicI64::new(-1),
+            image: ArcSwap::default(),
+            applied: watch::Sender::new(None),
+        }
+    }
+
+    /// The epoch of the current registration.
+    pub fn epoch(&self) -> BrokerEpoch {
+        BrokerEpoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: BrokerEpoch) {
+        self.epoch.store(epoch.0, Ordering::Release);
+    }
+
+    /// The newest metadata. Cheap; do not hold it for long.
+    pub fn image(&self) -> Arc<Image> {
+        self.image.load_full()
+    }
+
+    /// Makes an image the newest one. Its partitions may still be taking it up: see `set_applied`.
+    pub(crate) fn set_image(&self, image: Image) {
+        self.image.store(Arc::new(image));
+    }
+
+    /// The metadata offset up to which partitions have taken everything up.
+    pub fn applied(&self) -> Option<i64> {
+        *self.applied.borrow()
+    }
+
+    pub(crate) fn set_applied(&self, offset: i64) {
+        self.applied.send_replace(Some(offset));
+    }
+
+    /// Follows `applied`.
+    pub fn watch_applied(&self) -> watch::Receiver<Option<i64>> {
+        self.applied.subscribe()
+    }
+
+    /// `host:port` of a broker's gRPC services, if it is registered.
+    pub fn address(&self, broker: BrokerId) -> Option<String> {
+        let image = self.image.load();
+        image.brokers.get(&broker).map(|b| b.grpc_address.clone())
+    }
+
+    /// Active brokers among a partition's replicas, with their registered epochs (L-24).
+    pub fn eligible(image: &Image, assignment: &Assignment) -> BTreeMap<BrokerId, BrokerEpoch> {
+        let registered = assignment.replicas.iter().filter_map(|id| image.brokers.get(id));
+        registered.filter(|b| b.is_active()).map(|b| (b.id, b.epoch)).collect()
+    }
+}

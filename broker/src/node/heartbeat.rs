@@ -1,0 +1,141 @@
+//! The broker's lease: a stream of heartbeats to the active controller, opened again at once when it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use epoka_proto::error::ErrorCode;
+use epoka_proto::v1::{HeartbeatRequest, HeartbeatResponse};
+use futures::StreamExt as _;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{interval, sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::controller::ActiveController;
+use crate::membership::Membership;
+
+/// What the controller last said of this broker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Leads nothing, joins no ISR.
+    pub fenced: bool,
+    /// Nothing depends on it any more; it may stop.
+    pub may_stop: bool,
+    /// Its registration is not the current one: it must register again.
+    pub stale: bool,
+}
+
+impl Lease {
+    /// Before the controller said anything.
+    pub const INITIAL: Self = Self {
+        fenced: true,
+        may_stop: false,
+        stale: false,
+    };
+}
+
+const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
+/// A broker that wants something (to be unfenced, to stop) asks more often.
+const EAGER_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Sends heartbeats until told to stop.
+pub struct Heartbeats {
+    /// Identity and applied metadata.
+    pub membership: Arc<Membership>,
+    /// Where the controller is.
+    pub active: Arc<ActiveController>,
+    /// Time between heartbeats.
+    pub interval: Duration,
+    /// Becomes true when the broker wants to stop.
+    pub want_shutdown: watch::Receiver<bool>,
+    /// Told what the controller says.
+    pub lease: watch::Sender<Lease>,
+}
+
+impl Heartbeats {
+    /// Runs until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                outcome = self.stream() => if let Err(error) = outcome {
+                    tracing::debug!(%error, "the heartbeat stream broke");
+                },
+            }
+            sleep(RECONNECT_PAUSE).await;
+        }
+    }
+
+    async fn stream(&mut self) -> Result<(), Status> {
+        let (address, mut client) = self.active.connect().await?;
+        let (beats, outgoing) = mpsc::channel(4);
+        let opened = async {
+            self.beat(&beats).await;
+            client.heartbeat(ReceiverStream::new(outgoing)).await
+        };
+        let mut answers = match opened.await {
+            Ok(answers) => answers.into_inner(),
+            Err(status) => {
+                self.active.failed(&address, &status);
+                return Err(status);
+            }
+        };
+        let mut applied = self.membership.watch_applied();
+        let mut regular = interval(self.interval);
+        let mut eager = interval(EAGER_INTERVAL);
+        loop {
+            let lease = *self.lease.borrow();
+            let wants = lease.fenced || *self.want_shutdown.borrow();
+            tokio::select! {
+                answer = answers.next() => match answer {
+                    Some(Ok(answer)) => self.take(&answer),
+                    Some(Err(status)) => {
+                        self.active.failed(&address, &status);
+                        return Err(status);
+                    }
+                    None => return Ok(()),
+                },
+                _ = regular.tick() => self.beat(&beats).await,
+                _ = eager.tick(), if wants => self.beat(&beats).await,
+                Ok(()) = applied.changed(), if wants => self.beat(&beats).await,
+                Ok(()) = self.want_shutdown.changed() => self.beat(&beats).await,
+            }
+        }
+    }
+
+    async fn beat(&self, beats: &mpsc::Sender<HeartbeatRequest>) {
+        let beat = HeartbeatRequest {
+            broker_id: self.membership.me.0,
+            broker_epoch: self.membership.epoch().0,
+            metadata_offset: self.membership.applied().unwrap_or(-1),
+            want_fence: false,
+            want_shutdown: *self.want_shutdown.borrow(),
+            offline_log_dirs: Vec::new(),
+        };
+        // A full queue means the controller is slow to take them: the one in the queue says enough.
+        drop(beats.try_send(beat));
+    }
+
+    fn take(&self, answer: &HeartbeatResponse) {
+        let lease = match ErrorCode::from_wire(answer.error as i16) {
+            Ok(()) => Lease {
+                fenced: answer.is_fenced,
+                may_stop: answer.should_shut_down,
+                stale: false,
+            },
+            Err(error @ (ErrorCode::StaleBrokerEpoch | ErrorCode::BrokerIdNotRegistered)) => {
+                tracing::debug!(%error, "the controller does not know this registration");
+                Lease {
+                    stale: true,
+                    ..Lease::INITIAL
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the controller refused a heartbeat");
+                return;
+            }
+        };
+        self.lease.send_if_modified(|old| std::mem::replace(old, lease) != lease);
+    }
+}

@@ -1,0 +1,323 @@
+//! The node's log directories: which partition's log lies where, how logs are opened, set aside, deleted and closed, and the
+//! checkpoint files. Everything here blocks on the disk: call it where blocking is allowed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use epoka_log::{LogConfig, LogDir, OpenError, PartitionLog, Repair};
+use epoka_proto::events::EventLog;
+use epoka_proto::ids::{BrokerEpoch, BrokerId, Offset, PartitionId, TopicId, TopicPartition};
+use epoka_proto::v1::event::Kind;
+use epoka_proto::v1::{ReplicaOffline, Repaired};
+use parking_lot::Mutex;
+
+use super::boot;
+use crate::clock::wall_clock_ms;
+use crate::partition::Partition;
+
+/// How long the files of a deleted log stay readable for those who read them.
+const UNLINK_DELAY: Duration = Duration::from_secs(60);
+
+/// What was found when a log was opened.
+type Opened = Result<PartitionLog, OpenError>;
+
+/// The log directories of a node.
+pub struct Logs {
+    dirs: Vec<LogDir>,
+    /// Logs found at start and not yet taken up by a partition.
+    found: Mutex<BTreeMap<PartitionId, Opened>>,
+    /// Where each log lies: an index into `dirs`.
+    home: Mutex<BTreeMap<PartitionId, (TopicPartition, usize)>>,
+    events: EventLog,
+    /// The broker epoch this data was last served under, when nothing acknowledged can have been lost since.
+    previous_epoch: Option<BrokerEpoch>,
+    loaded_whole: bool,
+}
+
+impl Logs {
+    /// Locks the directories and loads every log in them, in parallel.
+    pub fn load(paths: &[PathBuf], me: BrokerId, events: EventLog) -> anyhow::Result<Self> {
+        let mut dirs = Vec::new();
+        let mut work = Vec::new();
+        let mut claims = Vec::new();
+        for path in paths {
+            let (dir, opened) = LogDir::open(path, me, None)?;
+            claims.push(opened.clean_epoch.or_else(|| boot::epoch_of_this_boot(path)));
+            for (name, topic_id) in opened.partitions {
+                match topic_id {
+                    Some(topic) => work.push((dirs.len(), name, topic)),
+                    None => tracing::warn!(partition = %name, "no partition.metadata: the directory is left alone"),
+                }
+            }
+            dirs.push(dir);
+        }
+        let logs = Self {
+            dirs,
+            found: Mutex::default(),
+            home: Mutex::default(),
+            events,
+            previous_epoch: None,
+            loaded_whole: false,
+        };
+        logs.load_all(work);
+        let loaded_whole = logs.found.lock().values().all(Result::is_ok);
+        let agreed = claims.first().copied().flatten().filter(|first| claims.iter().all(|c| *c == Some(*first)));
+        Ok(Self {
+            previous_epoch: agreed.filter(|_| loaded_whole),
+            loaded_whole,
+            ..logs
+        })
+    }
+
+    fn load_all(&self, work: Vec<(usize, TopicPartition, TopicId)>) {
+        let queue = Mutex::new(work.into_iter());
+        let workers = thread::available_parallelism().map_or(2, usize::from);
+        thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    loop {
+                        let Some((dir, name, topic)) = queue.lock().next() else { return };
+                        let opened = self.open_in(dir, &name, topic, LogConfig::default());
+                        let id = PartitionId {
+                            topic,
+                            partition: name.partition,
+                        };
+                        self.found.lock().insert(id, opened);
+                        self.home.lock().insert(id, (name, dir));
+                    }
+                });
+            }
+        });
+    }
+
+    fn open_in(&self, dir: usize, name: &TopicPartition, topic: TopicId, config: LogConfig) -> Opened {
+        let (log, repairs) = self.dirs[dir].open_log(name, topic, config, wall_clock_ms())?;
+        for repair in repairs {
+            self.report_repair(name, &repair);
+        }
+        Ok(log)
+    }
+
+    fn report_repair(&self, name: &TopicPartition, repair: &Repair) {
+        tracing::warn!(partition = %name, %repair, "repaired at start");
+        self.events.push(Kind::Repaired(Repaired {
+            topic: name.topic.to_string(),
+            partition: name.partition,
+            what: repair.to_string(),
+        }));
+    }
+
+    /// The broker epoch to claim at registration (C-13): absent when acknowledged data may be missing here.
+    pub fn previous_epoch(&self) -> Option<BrokerEpoch> {
+        self.previous_epoch
+    }
+
+    /// Ids of the directories.
+    pub fn directory_ids(&self) -> Vec<TopicId> {
+        self.dirs.iter().map(LogDir::directory_id).collect()
+    }
+
+    /// Their paths.
+    pub fn paths(&self) -> Vec<String> {
+        self.dirs.iter().map(|d| d.path().display().to_string()).collect()
+    }
+
+    /// The cluster that the data belongs to, once known.
+    pub fn cluster_id(&self) -> Option<String> {
+        self.dirs.iter().find_map(LogDir::cluster_id)
+    }
+
+    /// Notes the cluster that the data belongs to; an error when it belongs to another.
+    pub fn set_cluster_id(&self, cluster_id: &str) -> anyhow::Result<()> {
+        for dir in &self.dirs {
+            dir.set_cluster_id(cluster_id)?;
+        }
+        Ok(())
+    }
+
+    /// Notes the epoch under which the data is served from now on.
+    pub fn note_epoch(&self, epoch: BrokerEpoch) {
+        for dir in &self.dirs {
+            if let Err(error) = boot::note_epoch(dir.path(), epoch) {
+                tracing::warn!(%error, "cannot note the broker epoch: the next start counts as unclean");
+            }
+        }
+    }
+
+    /// The log of a partition, as found at start or new, and its high watermark. `may_refetch`: another replica leads, so a
+    /// damaged log may be set aside and fetched anew. The error says why there is no log.
+    pub fn take(
+        &self,
+        id: PartitionId,
+        name: &TopicPartition,
+        config: LogConfig,
+        may_refetch: bool,
+    ) -> (Result<PartitionLog, String>, Offset) {
+        let found = self.found.lock().remove(&id);
+        let opened = match found {
+            Some(Ok(mut log)) => {
+                log.set_config(config);
+                Ok(log)
+            }
+            Some(Err(error)) if may_refetch => self.set_aside(id, name, &error, config),
+            Some(Err(error)) => {
+                let reason = format!("{name}: {error}");
+                self.report_offline(name, &reason);
+                self.found.lock().insert(id, Err(error));
+                Err(reason)
+            }
+            None => self.create(id, name, config),
+        };
+        let watermark = opened.as_ref().map_or(Offset::ZERO, |log| {
+            let home = self.home.lock().get(&id).map(|(_, dir)| *dir);
+            let saved = home.and_then(|dir| self.dirs[dir].high_watermark(name));
+            saved.unwrap_or(log.start()).clamp(log.start(), log.end())
+        });
+        (opened, watermark)
+    }
+
+    /// Whether a log was found damaged at start and is still waiting to be set aside.
+    pub fn was_found_damaged(&self, id: PartitionId) -> bool {
+        self.found.lock().get(&id).is_some_and(Result::is_err)
+    }
+
+    fn create(&self, id: PartitionId, name: &TopicPartition, config: LogConfig) -> Result<PartitionLog, String> {
+        let dir = self.emptiest();
+        let log = self.open_in(dir, name, id.topic, config);
+        let log = log.map_err(|error| format!("{name}: cannot create its log: {error}"))?;
+        self.home.lock().insert(id, (name.clone(), dir));
+        Ok(log)
+    }
+
+    fn set_aside(
+        &self,
+        id: PartitionId,
+        name: &TopicPartition,
+        error: &OpenError,
+        config: LogConfig,
+    ) -> Result<PartitionLog, String> {
+        let home = self.home.lock().get(&id).map(|(_, dir)| *dir).unwrap_or_default();
+        let kept = self.dirs[home].quarantine(name);
+        let kept = kept.map_err(|e| format!("{name}: {error}; and it cannot be set aside: {e}"))?;
+        self.report_offline(name, &format!("{name}: {error}"));
+        self.events.push(Kind::Repaired(Repaired {
+            topic: name.topic.to_string(),
+            partition: name.partition,
+            what: format!("damaged files kept in {}; fetching the partition anew from its leader", kept.display()),
+        }));
+        self.create(id, name, config)
+    }
+
+    fn report_offline(&self, name: &TopicPartition, reason: &str) {
+        tracing::error!(partition = %name, reason, "the replica is offline");
+        self.events.push(Kind::ReplicaOffline(ReplicaOffline {
+            topic: name.topic.to_string(),
+            partition: name.partition,
+            reason: reason.to_owned(),
+        }));
+    }
+
+    fn emptiest(&self) -> usize {
+        let home = self.home.lock();
+        let load = |dir: &usize| home.values().filter(|(_, d)| d == dir).count();
+        (0..self.dirs.len()).min_by_key(load).expect("at least one log directory")
+    }
+
+    /// Deletes a partition's log; its files stay readable for a while.
+    pub fn delete(&self, id: PartitionId) {
+        self.found.lock().remove(&id);
+        let Some((name, dir)) = self.home.lock().remove(&id) else { return };
+        match self.dirs[dir].delete_log(&name) {
+            Ok(renamed) => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(UNLINK_DELAY).await;
+                    if let Err(error) = tokio::fs::remove_dir_all(&renamed).await {
+                        tracing::warn!(path = %renamed.display(), %error, "cannot remove a deleted log");
+                    }
+                });
+            }
+            Err(error) => tracing::error!(partition = %name, %error, "cannot delete the log"),
+        }
+    }
+
+    /// Sets aside logs found at start that the metadata does not give to this broker (D-2).
+    pub fn set_strays_aside(&self, is_ours: impl Fn(PartitionId) -> bool) {
+        let strays: Vec<PartitionId> = self.found.lock().keys().copied().filter(|id| !is_ours(*id)).collect();
+        for id in strays {
+            self.found.lock().remove(&id);
+            let Some((name, dir)) = self.home.lock().remove(&id) else { continue };
+            match self.dirs[dir].set_stray_aside(&name) {
+                Ok(path) => tracing::warn!(partition = %name, path = %path.display(), "not ours by the metadata: set aside"),
+                Err(error) => tracing::error!(partition = %name, %error, "cannot set a stray log aside"),
+            }
+        }
+    }
+
+    /// Saves high watermarks (D-1).
+    pub fn save_high_watermarks(&self, partitions: &[Arc<Partition>]) {
+        self.save("high watermarks", partitions, |p| Some(p.high_watermark()), LogDir::write_high_watermarks);
+    }
+
+    /// Saves recovery points (D-1).
+    pub fn save_recovery_points(&self, partitions: &[Arc<Partition>]) {
+        let point = |p: &Partition| p.with_log(|log| log.recovery_point());
+        self.save("recovery points", partitions, point, LogDir::write_recovery_points);
+    }
+
+    /// Saves log starts (D-1).
+    pub fn save_log_starts(&self, partitions: &[Arc<Partition>]) {
+        let start = |p: &Partition| p.with_log(|log| log.start());
+        self.save("log starts", partitions, start, LogDir::write_log_starts);
+    }
+
+    fn save<E: std::fmt::Display>(
+        &self,
+        what: &str,
+        partitions: &[Arc<Partition>],
+        value: impl Fn(&Partition) -> Option<Offset>,
+        write: impl Fn(&LogDir, &[(TopicPartition, Offset)]) -> Result<(), E>,
+    ) {
+        let home = self.home.lock().clone();
+        for (index, dir) in self.dirs.iter().enumerate() {
+            let ours = partitions.iter().filter(|p| home.get(&p.id).is_some_and(|(_, d)| *d == index));
+            let entries: Vec<_> = ours.filter_map(|p| Some((p.name.clone(), value(p)?))).collect();
+            if let Err(error) = write(dir, &entries) {
+                tracing::error!(path = %dir.path().display(), %error, "cannot save {what}");
+            }
+        }
+    }
+
+    /// Closes every log and marks the directories cleanly shut down (D-10). High watermarks are saved before.
+    pub fn close(&self, partitions: &[Arc<Partition>], epoch: BrokerEpoch) {
+        self.save_high_watermarks(partitions);
+        self.save_log_starts(partitions);
+        let home = self.home.lock().clone();
+        let mut points: Vec<Vec<(TopicPartition, Offset)>> = vec![Vec::new(); self.dirs.len()];
+        let mut clean = self.loaded_whole;
+        for partition in partitions {
+            let Some(log) = partition.close() else {
+                clean = false;
+                continue;
+            };
+            let end = log.end();
+            match (log.close(), home.get(&partition.id)) {
+                (Ok(()), Some((_, dir))) => points[*dir].push((partition.name.clone(), end)),
+                (Ok(()), None) => {}
+                (Err(error), _) => {
+                    tracing::error!(partition = %partition.name, %error, "cannot close the log");
+                    clean = false;
+                }
+            }
+        }
+        for (dir, points) in self.dirs.iter().zip(points) {
+            let saved = dir.write_recovery_points(&points);
+            let done = saved.and_then(|()| if clean { dir.mark_clean_shutdown(epoch) } else { Ok(()) });
+            if let Err(error) = done {
+                tracing::error!(path = %dir.path().display(), %error, "the next start will recover the logs");
+            }
+        }
+    }
+}

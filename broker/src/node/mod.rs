@@ -1,0 +1,116 @@
+//! The node: everything that makes one broker of many partitions. It registers with the controller, keeps its lease, follows
+//! the metadata, runs errands of partitions, and stops in order.
+
+mod background;
+mod boot;
+mod controller;
+mod errands;
+mod heartbeat;
+mod log_service;
+mod logs;
+mod metadata;
+mod producer_ids;
+mod start;
+
+use std::sync::Arc;
+
+pub use controller::{ActiveController, ControllerClient, unanswered};
+use epoka_proto::error::ErrorCode;
+use epoka_proto::events::EventLog;
+use epoka_proto::ids::{BrokerId, PartitionId, ProducerId};
+use epoka_proto::metadata::Image;
+pub use start::{Broker, start};
+
+use crate::config::BrokerConfig;
+use crate::membership::Membership;
+use crate::partition::{Partition, Surroundings};
+use crate::partitions::Partitions;
+use crate::replication::Fetchers;
+use logs::Logs;
+use producer_ids::ProducerIds;
+
+/// One broker.
+pub struct Node {
+    config: BrokerConfig,
+    membership: Arc<Membership>,
+    partitions: Arc<Partitions>,
+    around: Surroundings,
+    logs: Logs,
+    fetchers: Fetchers,
+    active: Arc<ActiveController>,
+    controller: ControllerClient,
+    producer_ids: ProducerIds,
+}
+
+impl Node {
+    /// This broker's id.
+    pub fn me(&self) -> BrokerId {
+        self.membership.me
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.config
+    }
+
+    /// The newest metadata. Cheap; do not hold it for long.
+    pub fn image(&self) -> Arc<Image> {
+        self.membership.image()
+    }
+
+    /// The metadata offset that all partitions have taken up; `None` before the first.
+    pub fn metadata_offset(&self) -> Option<i64> {
+        self.membership.applied()
+    }
+
+    /// Waits until the metadata at this offset has been taken up here.
+    pub async fn applied(&self, offset: i64) {
+        let mut applied = self.membership.watch_applied();
+        // The sender lives as long as the node.
+        drop(applied.wait_for(|a| a.is_some_and(|a| a >= offset)).await);
+    }
+
+    /// Follows `metadata_offset`.
+    pub fn watch_metadata(&self) -> tokio::sync::watch::Receiver<Option<i64>> {
+        self.membership.watch_applied()
+    }
+
+    /// A partition by identity, if this broker holds it.
+    pub fn partition(&self, id: PartitionId) -> Option<Arc<Partition>> {
+        self.partitions.get(id)
+    }
+
+    /// A partition by topic name. The error is what a client should be told when this broker does not hold it.
+    pub fn partition_by_name(&self, topic: &str, partition: i32) -> Result<Arc<Partition>, ErrorCode> {
+        let image = self.image();
+        let topic = image.topic(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        if !topic.partitions.contains_key(&partition) {
+            return Err(ErrorCode::UnknownTopicOrPartition);
+        }
+        let id = PartitionId {
+            topic: topic.id,
+            partition,
+        };
+        self.partition(id).ok_or(ErrorCode::NotLeaderOrFollower)
+    }
+
+    /// The partitions this broker holds.
+    pub fn partitions(&self) -> Vec<Arc<Partition>> {
+        self.partitions.all()
+    }
+
+    /// Calls to the active controller.
+    pub fn controller(&self) -> &ControllerClient {
+        &self.controller
+    }
+
+    /// The node's record of events.
+    pub fn events(&self) -> &EventLog {
+        &self.around.events
+    }
+
+    /// A producer id nobody was given before.
+    pub async fn producer_id(&self) -> Result<ProducerId, ErrorCode> {
+        self.producer_ids.next(&self.controller, &self.membership).await
+    }
+}

@@ -1,0 +1,329 @@
+//! A broker's life: load logs, register, take up the metadata, get unfenced, serve; and the way back (D-10).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use epoka_proto::error::ErrorCode;
+use epoka_proto::events::EventLog;
+use epoka_proto::ids::{BrokerEpoch, Incarnation};
+use epoka_proto::v1::events_server::EventsServer;
+use epoka_proto::v1::log_server::LogServer;
+use epoka_proto::v1::replica_server::ReplicaServer;
+use epoka_proto::v1::{Listener, RegisterRequest};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use super::controller::{ActiveController, ControllerClient};
+use super::heartbeat::{Heartbeats, Lease};
+use super::log_service::LogService;
+use super::logs::Logs;
+use super::producer_ids::ProducerIds;
+use super::{Node, background, errands, metadata};
+use crate::config::BrokerConfig;
+use crate::kafka;
+use crate::membership::Membership;
+use crate::clock::Clock;
+use crate::partition::Surroundings;
+use crate::partitions::Partitions;
+use crate::replication::{FRAME_SIZE, Fetchers, MESSAGE_LIMIT, ReplicaService, WINDOW};
+
+/// Pause between attempts to register.
+const REGISTER_PAUSE: Duration = Duration::from_millis(10);
+
+/// A running broker.
+pub struct Broker {
+    node: Arc<Node>,
+    kafka_address: SocketAddr,
+    grpc_address: SocketAddr,
+    lease: watch::Receiver<Lease>,
+    want_shutdown: watch::Sender<bool>,
+    /// Ends what clients and followers use.
+    serving: CancellationToken,
+    /// Ends what the controller sees.
+    belonging: CancellationToken,
+    metadata: JoinHandle<anyhow::Result<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Starts a broker: returns once its logs are loaded and its ports are bound; it then registers by itself.
+pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
+    let events = EventLog::new(format!("broker-{}", config.node_id));
+    let kafka = bind("listeners", config.kafka_listen).await?;
+    let grpc = bind("epoka.grpc.listener", config.grpc_listen).await?;
+    let (kafka_address, grpc_address) = (kafka.local_addr()?, grpc.local_addr()?);
+    let (paths, me, record) = (config.log_dirs.clone(), config.node_id, events.clone());
+    let logs = tokio::task::spawn_blocking(move || Logs::load(&paths, me, record)).await??;
+
+    let clock = Clock::start();
+    let membership = Arc::new(Membership::new(me, clock));
+    let active = Arc::new(ActiveController::new(config.controllers.clone()));
+    let (serving, belonging) = (CancellationToken::new(), CancellationToken::new());
+    let (errand_sender, errand_receiver) = mpsc::unbounded_channel();
+    let around = Surroundings {
+        me,
+        clock,
+        events: events.clone(),
+        errands: errand_sender,
+        replica_lag_time_max_ms: config.replica_lag_time_max_ms,
+    };
+    let node = Arc::new(Node {
+        membership: membership.clone(),
+        partitions: Arc::new(Partitions::default()),
+        around,
+        logs,
+        fetchers: Fetchers::new(membership.clone(), serving.clone()),
+        controller: ControllerClient::new(active.clone()),
+        active: active.clone(),
+        producer_ids: ProducerIds::default(),
+        config,
+    });
+    let (lease_sender, lease) = watch::channel(Lease::INITIAL);
+    let (want_shutdown, shutdown_wanted) = watch::channel(false);
+
+    let grpc_server = serve_grpc(&node, events, grpc, serving.clone());
+    let registrar = Registrar {
+        node: node.clone(),
+        incarnation: Incarnation(uuid::Uuid::new_v4()),
+        kafka_address,
+        grpc_address,
+    };
+    let heartbeats = Heartbeats {
+        membership,
+        active,
+        interval: node.config.heartbeat_interval,
+        want_shutdown: shutdown_wanted,
+        lease: lease_sender,
+    };
+    let metadata = tokio::spawn(belong(
+        registrar,
+        heartbeats,
+        lease.clone(),
+        Serving {
+            kafka,
+            stop: serving.clone(),
+        },
+        belonging.clone(),
+    ));
+    let tasks = vec![
+        tokio::spawn(grpc_server),
+        tokio::spawn(errands::run(node.clone(), errand_receiver)),
+        tokio::spawn(background::tick(node.clone(), serving.clone())),
+        tokio::spawn(background::checkpoint(node.clone(), serving.clone())),
+    ];
+    Ok(Broker {
+        node,
+        kafka_address,
+        grpc_address,
+        lease,
+        want_shutdown,
+        serving,
+        belonging,
+        metadata,
+        tasks,
+    })
+}
+
+async fn bind(property: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{property}: cannot listen on {address}; choose another port, or port 0 for a free one"))
+}
+
+fn serve_grpc(
+    node: &Arc<Node>,
+    events: EventLog,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let replica = ReplicaServer::new(ReplicaService::new(node.partitions.clone()))
+        .max_decoding_message_size(MESSAGE_LIMIT)
+        .max_encoding_message_size(MESSAGE_LIMIT);
+    let log = LogServer::new(LogService::new(node.clone())).max_decoding_message_size(MESSAGE_LIMIT);
+    let server = Server::builder()
+        .tcp_nodelay(true)
+        .max_frame_size(FRAME_SIZE)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .add_service(replica)
+        .add_service(log)
+        .add_service(EventsServer::new(events));
+    async move {
+        let connections = TcpListenerStream::new(listener);
+        // Long-lived streams do not end by themselves, so the stop is not a graceful one.
+        tokio::select! {
+            served = server.serve_with_incoming(connections) => if let Err(error) = served {
+                tracing::error!(%error, "the gRPC services ended");
+            },
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// What is served once the broker belongs to the cluster.
+struct Serving {
+    kafka: TcpListener,
+    stop: CancellationToken,
+}
+
+/// Registers, then keeps the lease and follows the metadata until `stop`.
+async fn belong(
+    registrar: Registrar,
+    heartbeats: Heartbeats,
+    mut lease: watch::Receiver<Lease>,
+    serving: Serving,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let node = registrar.node.clone();
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        registered = registrar.register() => registered?,
+    }
+    let beating = tokio::spawn(heartbeats.run(stop.clone()));
+    let again = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            // A controller that lost track of this registration gets it again, unchanged (H-44).
+            while lease.wait_for(|l| l.stale).await.is_ok() {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    outcome = registrar.register() => if let Err(error) = outcome {
+                        tracing::error!(%error, "cannot register again");
+                    },
+                }
+                sleep(REGISTER_PAUSE).await;
+            }
+        }
+    });
+    let clients = tokio::spawn({
+        let node = node.clone();
+        async move {
+            node.applied(0).await;
+            kafka::serve(serving.kafka, node, serving.stop).await;
+        }
+    });
+    let outcome = metadata::follow(node, stop).await;
+    beating.abort();
+    again.abort();
+    clients.abort();
+    outcome
+}
+
+struct Registrar {
+    node: Arc<Node>,
+    incarnation: Incarnation,
+    kafka_address: SocketAddr,
+    grpc_address: SocketAddr,
+}
+
+impl Registrar {
+    /// Tries until the controller admits this broker; an error when it never will.
+    async fn register(&self) -> anyhow::Result<()> {
+        loop {
+            match self.node.controller.register(self.request()).await {
+                Ok(answer) => match ErrorCode::from_wire(answer.error as i16) {
+                    Ok(()) => {
+                        let epoch = BrokerEpoch(answer.broker_epoch);
+                        self.node.membership.set_epoch(epoch);
+                        tokio::task::block_in_place(|| self.node.logs.note_epoch(epoch));
+                        return Ok(());
+                    }
+                    Err(ErrorCode::InconsistentClusterId) => {
+                        anyhow::bail!(
+                            "the controller at {} belongs to another cluster than the data in {}: {}",
+                            self.node.active.address(),
+                            self.node.logs.paths().join(", "),
+                            answer.message
+                        );
+                    }
+                    // The old life of this broker still has its lease: it runs out.
+                    Err(error) => tracing::debug!(%error, message = answer.message, "not admitted yet"),
+                },
+                Err(status) => tracing::debug!(%status, "no controller admits this broker yet"),
+            }
+            sleep(REGISTER_PAUSE).await;
+        }
+    }
+
+    fn request(&self) -> RegisterRequest {
+        let config = &self.node.config;
+        let bound = || (self.kafka_address.ip().to_string(), self.kafka_address.port());
+        let (host, port) = config.kafka_advertised.clone().unwrap_or_else(bound);
+        RegisterRequest {
+            broker_id: self.node.me().0,
+            cluster_id: self.node.logs.cluster_id().unwrap_or_default(),
+            incarnation: bytes::Bytes::copy_from_slice(self.incarnation.0.as_bytes()),
+            listeners: vec![Listener {
+                name: "PLAINTEXT".into(),
+                host,
+                port: port.into(),
+            }],
+            grpc_address: config.grpc_advertised.clone().unwrap_or_else(|| self.grpc_address.to_string()),
+            log_dirs: self.node.logs.directory_ids().iter().map(|id| id.to_bytes()).collect(),
+            previous_broker_epoch: self.node.logs.previous_epoch().map(|e| e.0),
+            rack: config.rack.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl Broker {
+    /// Where Kafka clients connect.
+    pub fn kafka_address(&self) -> SocketAddr {
+        self.kafka_address
+    }
+
+    /// Where the gRPC services are.
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.grpc_address
+    }
+
+    /// The broker's record of events.
+    pub fn events(&self) -> EventLog {
+        self.node.events().clone()
+    }
+
+    /// Waits until the controller lets this broker lead and join ISRs.
+    pub async fn unfenced(&self) {
+        let mut lease = self.lease.clone();
+        // The sender lives as long as the broker does.
+        drop(lease.wait_for(|l| !l.fenced).await);
+    }
+
+    /// Waits until the broker cannot go on by itself, and says why. Pends while it is well.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match (&mut self.metadata).await {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => anyhow::anyhow!("the broker was stopped"),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Stops in order: leadership moves away first, then clients and followers are let go, then the logs are closed
+    /// cleanly (D-10). Gives up waiting for the controller after `controlled.shutdown.deadline.ms`.
+    pub async fn shutdown(self) {
+        self.want_shutdown.send_replace(true);
+        let mut lease = self.lease.clone();
+        let let_go = lease.wait_for(|l| l.may_stop || l.stale);
+        if timeout(self.node.config.shutdown_deadline, let_go).await.is_err() {
+            tracing::warn!("the controller did not let this broker go in time; stopping anyway");
+        }
+        self.serving.cancel();
+        self.belonging.cancel();
+        let node = self.node.clone();
+        for task in self.tasks.iter().skip(2) {
+            task.abort();
+        }
+        drop(self.metadata.await);
+        let epoch = node.membership.epoch();
+        let closing = tokio::task::spawn_blocking(move || node.logs.close(&node.partitions.all(), epoch));
+        if let Err(error) = closing.await {
+            tracing::error!(%error, "closing the logs failed");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The follower's side of replication: one loop for each leader, fetching all partitions followed from it. The next fetch is
+//! sent as soon as the last answer is appended; a fetch at an offset acknowledges what is before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use epoka_proto::batch;
+use epoka_proto::epochs::EpochEnd;
+use epoka_proto::error::ErrorCode;
+use epoka_proto::ids::{BrokerId, LeaderEpoch, Offset, PartitionId, TopicId};
+use epoka_proto::v1::replica_client::ReplicaClient;
+use epoka_proto::v1::{BoundsRequest, FetchPartition, FetchRequest, FetchedPartition};
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+use super::{FRAME_SIZE, MAX_WAIT_MS, MESSAGE_LIMIT, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, WINDOW};
+use crate::membership::Membership;
+use crate::clock::Clock;
+use crate::partition::Partition;
+use crate::replica::{Event, FetchAnswer, FetchedBatch};
+
+/// The fetch loops of a node, one for each leader that is followed.
+pub struct Fetchers {
+    peers: Arc<Membership>,
+    loops: Mutex<BTreeMap<BrokerId, Arc<FetchLoop>>>,
+    /// Which loop owns a partition: one at most (F-1, I-27).
+    owner: Mutex<BTreeMap<PartitionId, BrokerId>>,
+    stop: CancellationToken,
+}
+
+struct FetchLoop {
+    followed: Mutex<BTreeMap<PartitionId, Arc<Partition>>>,
+    changed: Notify,
+}
+
+impl Fetchers {
+    /// No loops yet.
+    pub fn new(peers: Arc<Membership>, stop: CancellationToken) -> Self {
+        Self {
+            peers,
+            loops: Mutex::default(),
+            owner: Mutex::default(),
+            stop,
+        }
+    }
+
+    /// Fetches a partition from this leader, and from no other. Also called when only the leader's epoch changed: the loop
+    /// then sends a new request at once.
+    pub fn follow(&self, partition: Arc<Partition>, leader: BrokerId) {
+        let previous = self.owner.lock().insert(partition.id, leader);
+        if let Some(previous) = previous.filter(|p| *p != leader) {
+            self.drop_from(previous, partition.id);
+        }
+        let fetch_loop = self.loops.lock().entry(leader).or_insert_with(|| self.start(leader)).clone();
+        fetch_loop.followed.lock().insert(partition.id, partition);
+        fetch_loop.changed.notify_one();
+    }
+
+    /// Fetches a partition no more. An answer under way is refused by the replica, whose epoch moved on.
+    pub fn unfollow(&self, id: PartitionId) {
+        if let Some(previous) = self.owner.lock().remove(&id) {
+            self.drop_from(previous, id);
+        }
+    }
+
+    /// Asks a leader for its log start and log end, and tells the partition.
+    pub fn ask_bounds(&self, partition: Arc<Partition>, leader: BrokerId, leader_epoch: LeaderEpoch) {
+        let peers = self.peers.clone();
+        tokio::spawn(async move {
+            let answer = bounds(&*peers, partition.id, leader, leader_epoch).await;
+            let now = peers.clock.now();
+            tokio::task::block_in_place(|| partition.handle(Event::Bounds { leader_epoch, answer, now }));
+        });
+    }
+
+    fn drop_from(&self, leader: BrokerId, id: PartitionId) {
+        if let Some(fetch_loop) = self.loops.lock().get(&leader) {
+            fetch_loop.followed.lock().remove(&id);
+        }
+    }
+
+    fn start(&self, leader: BrokerId) -> Arc<FetchLoop> {
+        let fetch_loop = Arc::new(FetchLoop {
+            followed: Mutex::default(),
+            changed: Notify::new(),
+        });
+        let (running, peers, stop) = (fetch_loop.clone(), self.peers.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = running.run(&*peers, leader) => {}
+            }
+        });
+        fetch_loop
+    }
+}
+
+/// Pause after a connection to the leader failed. The failure is usually a dead leader, and metadata will say so soon.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+impl FetchLoop {
+    async fn run(&self, peers: &Membership, leader: BrokerId) {
+        loop {
+            while self.followed.lock().is_empty() {
+                self.changed.notified().await;
+            }
+            if let Some(address) = peers.address(leader) {
+                match self.exchange(peers, leader, &address).await {
+                    Ok(()) => tracing::debug!(%leader, "the leader ended the fetch exchange"),
+                    Err(error) => tracing::debug!(%leader, address, %error, "the fetch exchange broke"),
+                }
+            }
+            tokio::time::sleep(RECONNECT_PAUSE).await;
+        }
+    }
+
+    /// One connection to the leader, until it breaks.
+    async fn exchange(&self, peers: &Membership, leader: BrokerId, address: &str) -> Result<(), tonic::Status> {
+        let channel = connect(address).await.map_err(|e| tonic::Status::unavailable(e.to_string()))?;
+        let mut client = ReplicaClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+        let (requests, outgoing) = mpsc::channel(2);
+        let mut answers = client.fetch(ReceiverStream::new(outgoing)).await?.into_inner();
+        let mut in_flight = 0usize;
+        loop {
+            if in_flight == 0 {
+                let request = self.request(peers, leader);
+                if request.partitions.is_empty() {
+                    // Nothing to fetch now: a partition backs off, or all have left.
+                    self.idle().await;
+                    continue;
+                }
+                if requests.send(request).await.is_err() {
+                    return Ok(());
+                }
+                in_flight = 1;
+            }
+            tokio::select! {
+                answer = answers.next() => {
+                    let Some(answer) = answer.transpose()? else { return Ok(()) };
+                    in_flight -= 1;
+                    for item in answer.partitions {
+                        self.take(item, peers.clock);
+                    }
+                }
+                // A newer request makes the leader answer the parked one at once.
+                () = self.changed.notified(), if in_flight == 1 => {
+                    let request = self.request(peers, leader);
+                    if !request.partitions.is_empty() {
+                        if requests.send(request).await.is_err() {
+                            return Ok(());
+                        }
+                        in_flight = 2;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn idle(&self) {
+        let pause = tokio::time::sleep(RECONNECT_PAUSE);
+        tokio::select! {
+            () = self.changed.notified() => {}
+            () = pause => {}
+        }
+    }
+
+    fn request(&self, peers: &Membership, leader: BrokerId) -> FetchRequest {
+        let now = peers.clock.now();
+        let followed: Vec<Arc<Partition>> = self.followed.lock().values().cloned().collect();
+        let partitions = followed.iter().filter_map(|partition| {
+            let position = partition.fetch_position()?;
+            (position.leader == leader && position.not_before <= now).then(|| FetchPartition {
+                topic_id: partition.id.topic.to_bytes(),
+                partition: partition.id.partition,
+                leader_epoch: position.leader_epoch.0,
+                fetch_offset: position.offset.0,
+                last_fetched_epoch: position.last_fetched_epoch.map(|e| e.0),
+                log_start: position.log_start.0,
+                max_bytes: PARTITION_MAX_BYTES as u32,
+            })
+        });
+        FetchRequest {
+            broker_id: peers.me.0,
+            broker_epoch: peers.epoch().0,
+            max_wait_ms: MAX_WAIT_MS,
+            min_bytes: 1,
+            max_bytes: RESPONSE_MAX_BYTES as u32,
+            partitions: partitions.collect(),
+        }
+    }
+
+    /// Hands one partition's answer to its replica.
+    fn take(&self, item: FetchedPartition, clock: Clock) {
+        let Some(topic) = TopicId::from_bytes(&item.topic_id) else { return };
+        let id = PartitionId {
+            topic,
+            partition: item.partition,
+        };
+        let Some(partition) = self.followed.lock().get(&id).cloned() else { return };
+        let answer = match (ErrorCode::from_wire(item.error as i16), item.diverging) {
+            (Err(error), _) => FetchAnswer::Refused(error),
+            (Ok(()), Some(end)) => FetchAnswer::Diverging(EpochEnd {
+                epoch: LeaderEpoch(end.epoch),
+                end: Offset(end.end_offset),
+            }),
+            (Ok(()), None) => FetchAnswer::Data {
+                high_watermark: Offset(item.high_watermark),
+                log_start: Offset(item.log_start),
+                batches: valid_prefix(&item.records),
+                bytes: item.records,
+            },
+        };
+        let may_block = !matches!(answer, FetchAnswer::Data { .. });
+        let event = Event::Fetched {
+            leader_epoch: LeaderEpoch(item.leader_epoch),
+            fetch_offset: Offset(item.fetch_offset),
+            last_fetched_epoch: item.last_fetched_epoch.map(LeaderEpoch),
+            answer,
+            now: clock.now(),
+        };
+        if may_block {
+            // A truncation makes files durable.
+            tokio::task::block_in_place(|| partition.handle(event));
+        } else {
+            partition.handle(event);
+        }
+    }
+}
+
+/// The batches before the first one that is cut short, damaged or out of order (F-6, H-21).
+fn valid_prefix(bytes: &Bytes) -> Vec<FetchedBatch> {
+    let mut valid: Vec<FetchedBatch> = Vec::new();
+    for (header, raw) in batch::batches(bytes).map_while(Result::ok) {
+        let in_order = valid.last().is_none_or(|last| header.base_offset >= last.end);
+        let Some(epoch) = header.epoch().filter(|_| in_order && batch::crc_is_valid(raw)) else {
+            tracing::warn!(offset = %header.base_offset, "a fetched batch is damaged; it will be fetched again");
+            break;
+        };
+        valid.push(FetchedBatch {
+            base: header.base_offset,
+            end: header.next_offset(),
+            epoch,
+            size: raw.len(),
+        });
+    }
+    valid
+}
+
+async fn connect(address: &str) -> Result<Channel, tonic::transport::Error> {
+    Endpoint::from_shared(format!("http://{address}"))?
+        .connect_timeout(Duration::from_secs(1))
+        .tcp_nodelay(true)
+        .max_frame_size(FRAME_SIZE)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .http2_keep_alive_interval(Duration::from_secs(3))
+        .keep_alive_timeout(Duration::from_secs(3))
+        .connect()
+        .await
+}
+
+async fn bounds(
+    peers: &Membership,
+    id: PartitionId,
+    leader: BrokerId,
+    leader_epoch: LeaderEpoch,
+) -> Result<(Offset, Offset), ErrorCode> {
+    let address = peers.address(leader).ok_or(ErrorCode::BrokerNotAvailable)?;
+    let channel = connect(&address).await.map_err(|_| ErrorCode::BrokerNotAvailable)?;
+    let request = BoundsRequest {
+        topic_id: id.topic.to_bytes(),
+        partition: id.partition,
+        leader_epoch: leader_epoch.0,
+    };
+    let answer = ReplicaClient::new(channel).bounds(request).await;
+    let answer = answer.map_err(|_| ErrorCode::BrokerNotAvailable)?.into_inner();
+    ErrorCode::from_wire(answer.error as i16)?;
+    Ok((Offset(answer.log_start), Offset(answer.log_end)))
+}
