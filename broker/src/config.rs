@@ -81,9 +81,14 @@ pub struct BrokerConfig {
 impl BrokerConfig {
     /// Reads properties. The error is one sentence that names the property and what is wrong with it.
     pub fn from_properties(properties: &BTreeMap<String, String>) -> Result<Self, String> {
-        if let Some(unknown) = properties.keys().find(|name| KEYS.iter().all(|k| k.name != **name)) {
+        if let Some(unknown) = properties
+            .keys()
+            .find(|name| KEYS.iter().all(|k| k.name != **name))
+        {
             let near = epoka_proto::config::nearest(unknown, KEYS.iter().map(|k| k.name));
-            let hint = near.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+            let hint = near
+                .map(|n| format!("; did you mean `{n}`?"))
+                .unwrap_or_default();
             return Err(format!("`{unknown}` is not a broker property{hint}"));
         }
         let read = Properties(properties);
@@ -91,7 +96,11 @@ impl BrokerConfig {
         if node_id < 0 {
             return Err(format!("node.id is {node_id}, but ids start at 0"));
         }
-        let log_dirs: Vec<PathBuf> = read.list("log.dirs")?.into_iter().map(PathBuf::from).collect();
+        let log_dirs: Vec<PathBuf> = read
+            .list("log.dirs")?
+            .into_iter()
+            .map(PathBuf::from)
+            .collect();
         if log_dirs.is_empty() {
             return Err("log.dirs names no directory".into());
         }
@@ -123,7 +132,8 @@ impl BrokerConfig {
             rack: Some(read.text("broker.rack")?).filter(|t| !t.is_empty()),
             heartbeat_interval: read.millis("broker.heartbeat.interval.ms")?,
             replica_lag_time_max_ms: read.millis("replica.lag.time.max.ms")?.as_millis() as Millis,
-            high_watermark_interval: read.millis("replica.high.watermark.checkpoint.interval.ms")?,
+            high_watermark_interval: read
+                .millis("replica.high.watermark.checkpoint.interval.ms")?,
             recovery_point_interval: read.millis("log.flush.offset.checkpoint.interval.ms")?,
             log_start_interval: read.millis("log.flush.start.offset.checkpoint.interval.ms")?,
             shutdown_deadline: read.millis("controlled.shutdown.deadline.ms")?,
@@ -145,11 +155,14 @@ impl Properties<'_> {
 
     fn number<N: std::str::FromStr>(&self, name: &str) -> Result<N, String> {
         let text = self.text(name)?;
-        text.parse().map_err(|_| format!("{name} is `{text}`, which is not a number it can take"))
+        text.parse()
+            .map_err(|_| format!("{name} is `{text}`, which is not a number it can take"))
     }
 
     fn millis(&self, name: &str) -> Result<Duration, String> {
-        Ok(Duration::from_millis(self.number::<u32>(name)?.max(1).into()))
+        Ok(Duration::from_millis(
+            self.number::<u32>(name)?.max(1).into(),
+        ))
     }
 
     fn list(&self, name: &str) -> Result<Vec<String>, String> {
@@ -174,9 +187,9 @@ impl Properties<'_> {
 fn advertised_address(text: &str) -> Result<(String, u16), String> {
     let address = text.rsplit_once("://").map_or(text, |(_, a)| a);
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-    let port: u16 = port
-        .parse()
-        .map_err(|_| format!("advertised.listeners is `{text}`, which is not PLAINTEXT://HOST:PORT"))?;
+    let port: u16 = port.parse().map_err(|_| {
+        format!("advertised.listeners is `{text}`, which is not PLAINTEXT://HOST:PORT")
+    })?;
     if host.is_empty() || host == "0.0.0.0" || host == "[::]" {
         return Err(format!(
             "advertised.listeners is `{text}`, which no client can reach: write PLAINTEXT://HOST:{port} \
@@ -193,16 +206,26 @@ mod tests {
     fn read(pairs: &[(&str, &str)]) -> Result<BrokerConfig, String> {
         let mut properties = BTreeMap::from([
             ("node.id".to_owned(), "1".to_owned()),
-            ("controller.quorum.bootstrap.servers".to_owned(), "127.0.0.1:9093".to_owned()),
+            (
+                "controller.quorum.bootstrap.servers".to_owned(),
+                "127.0.0.1:9093".to_owned(),
+            ),
         ]);
-        properties.extend(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+        properties.extend(
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned())),
+        );
         BrokerConfig::from_properties(&properties)
     }
 
     #[test]
     fn defaults_are_kafkas() {
         let config = read(&[]).expect("complete");
-        assert_eq!(config.kafka_listen, "127.0.0.1:9092".parse().expect("address"));
+        assert_eq!(
+            config.kafka_listen,
+            "127.0.0.1:9092".parse().expect("address")
+        );
         assert_eq!(config.replica_lag_time_max_ms, 30_000);
     }
 
@@ -212,10 +235,22 @@ mod tests {
             ("node.di", "1", "did you mean `node.id`"),
             ("node.id", "-1", "ids start at 0"),
             ("node.id", "one", "not a number"),
-            ("listeners", "PLAINTEXT://0.0.0.0:9092", "advertised.listeners=PLAINTEXT://HOST:9092"),
+            (
+                "listeners",
+                "PLAINTEXT://0.0.0.0:9092",
+                "advertised.listeners=PLAINTEXT://HOST:9092",
+            ),
             ("listeners", "nowhere", "not ADDRESS:PORT"),
-            ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no client can reach"),
-            ("advertised.listeners", "PLAINTEXT://:9092", "no client can reach"),
+            (
+                "advertised.listeners",
+                "PLAINTEXT://0.0.0.0:9092",
+                "no client can reach",
+            ),
+            (
+                "advertised.listeners",
+                "PLAINTEXT://:9092",
+                "no client can reach",
+            ),
             ("log.dirs", " ", "names no directory"),
         ] {
             let error = read(&[(key, value)]).expect_err(key);

@@ -75,7 +75,13 @@ impl Membership {
 
     /// Active brokers among a partition's replicas, with their registered epochs (L-24).
     pub fn eligible(image: &Image, assignment: &Assignment) -> BTreeMap<BrokerId, BrokerEpoch> {
-        let registered = assignment.replicas.iter().filter_map(|id| image.brokers.get(id));
-        registered.filter(|b| b.is_active()).map(|b| (b.id, b.epoch)).collect()
+        let registered = assignment
+            .replicas
+            .iter()
+            .filter_map(|id| image.brokers.get(id));
+        registered
+            .filter(|b| b.is_active())
+            .map(|b| (b.id, b.epoch))
+            .collect()
     }
 }

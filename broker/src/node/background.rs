@@ -26,12 +26,28 @@ pub async fn tick(node: Arc<Node>, stop: CancellationToken) {
 /// Saves checkpoints until `stop`.
 pub async fn checkpoint(node: Arc<Node>, stop: CancellationToken) {
     let (watermarks, points, starts) = (node.clone(), node.clone(), node.clone());
-    let save_watermarks = move || blocking(&watermarks, |n| n.logs.save_high_watermarks(&n.partitions.all()));
-    let save_points = move || blocking(&points, |n| n.logs.save_recovery_points(&n.partitions.all()));
+    let save_watermarks = move || {
+        blocking(&watermarks, |n| {
+            n.logs.save_high_watermarks(&n.partitions.all())
+        })
+    };
+    let save_points = move || {
+        blocking(&points, |n| {
+            n.logs.save_recovery_points(&n.partitions.all())
+        })
+    };
     let save_starts = move || blocking(&starts, |n| n.logs.save_log_starts(&n.partitions.all()));
     tokio::join!(
-        every(node.config.high_watermark_interval, stop.clone(), save_watermarks),
-        every(node.config.recovery_point_interval, stop.clone(), save_points),
+        every(
+            node.config.high_watermark_interval,
+            stop.clone(),
+            save_watermarks
+        ),
+        every(
+            node.config.recovery_point_interval,
+            stop.clone(),
+            save_points
+        ),
         every(node.config.log_start_interval, stop, save_starts),
     );
 }

@@ -50,7 +50,11 @@ mod tests {
         assert_eq!(epoch_of_this_boot(dir.path()), None);
         note_epoch(dir.path(), BrokerEpoch(42)).expect("written");
         assert_eq!(epoch_of_this_boot(dir.path()), Some(BrokerEpoch(42)));
-        fs::write(dir.path().join(FILE), r#"{"boot_id":"another","broker_epoch":42}"#).expect("written");
+        fs::write(
+            dir.path().join(FILE),
+            r#"{"boot_id":"another","broker_epoch":42}"#,
+        )
+        .expect("written");
         assert_eq!(epoch_of_this_boot(dir.path()), None);
     }
 }

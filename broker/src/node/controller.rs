@@ -8,9 +8,10 @@ use std::time::Duration;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::v1::controller_client::ControllerClient as Client;
 use epoka_proto::v1::{
-    AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterConfigsRequest, AlterPartitionRequest,
-    AlterPartitionResponse, CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, ElectLeadersRequest,
-    ElectLeadersResponse, RegisterRequest, RegisterResponse, TopicResults,
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterConfigsRequest,
+    AlterPartitionRequest, AlterPartitionResponse, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteTopicsRequest, ElectLeadersRequest, ElectLeadersResponse, RegisterRequest,
+    RegisterResponse, TopicResults,
 };
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -54,7 +55,10 @@ impl ActiveController {
         if *current != address {
             return;
         }
-        let hint = status.metadata().get(ACTIVE_HINT).and_then(|v| v.to_str().ok());
+        let hint = status
+            .metadata()
+            .get(ACTIVE_HINT)
+            .and_then(|v| v.to_str().ok());
         // A node may know a controller by another address than the controller itself does.
         *current = match hint.filter(|h| self.known.iter().any(|k| k == h)) {
             Some(hint) => hint.to_owned(),
@@ -82,7 +86,10 @@ impl ActiveController {
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);
         match endpoint.connect().await {
-            Ok(channel) => Ok((address, Client::new(channel).max_decoding_message_size(MESSAGE_LIMIT))),
+            Ok(channel) => Ok((
+                address,
+                Client::new(channel).max_decoding_message_size(MESSAGE_LIMIT),
+            )),
             Err(error) => {
                 let status = unreachable(error);
                 self.failed(&address, &status);
@@ -149,9 +156,16 @@ impl ControllerClient {
             let status = match timeout_at(deadline, self.attempt(&call)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(status)) => status,
-                Err(_) => return Err(Status::deadline_exceeded("no active controller answered in time")),
+                Err(_) => {
+                    return Err(Status::deadline_exceeded(
+                        "no active controller answered in time",
+                    ));
+                }
             };
-            let elsewhere = matches!(status.code(), Code::Unavailable | Code::FailedPrecondition | Code::Unknown);
+            let elsewhere = matches!(
+                status.code(),
+                Code::Unavailable | Code::FailedPrecondition | Code::Unknown
+            );
             if !elsewhere || Instant::now() + RETRY_PAUSE >= deadline {
                 return Err(status);
             }
@@ -165,7 +179,11 @@ impl ControllerClient {
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
         let wanted = self.active.address();
-        let ready = self.connected.lock().clone().filter(|(address, _)| *address == wanted);
+        let ready = self
+            .connected
+            .lock()
+            .clone()
+            .filter(|(address, _)| *address == wanted);
         let (address, client) = match ready {
             Some(ready) => ready,
             None => {
@@ -209,7 +227,9 @@ mod tests {
         active.failed("a:1", &status); // an old failure, told late
         assert_eq!(active.address(), "b:1");
         let mut hinted = Status::failed_precondition("not active");
-        hinted.metadata_mut().insert(ACTIVE_HINT, "a:1".parse().expect("ascii"));
+        hinted
+            .metadata_mut()
+            .insert(ACTIVE_HINT, "a:1".parse().expect("ascii"));
         active.failed("b:1", &hinted);
         assert_eq!(active.address(), "a:1");
     }

@@ -55,7 +55,10 @@ fn run_one(node: &Arc<Node>, id: PartitionId, errand: Errand) {
             }
         }
         Errand::Unfollow => node.fetchers.unfollow(id),
-        Errand::AskBounds { leader, leader_epoch } => {
+        Errand::AskBounds {
+            leader,
+            leader_epoch,
+        } => {
             if let Some(partition) = partition {
                 node.fetchers.ask_bounds(partition, leader, leader_epoch);
             }
@@ -85,7 +88,9 @@ async fn propose(node: Arc<Node>, proposals: Vec<Proposal>) {
     };
     let answer = node.controller.alter_partition(request).await;
     let results = match &answer {
-        Ok(answer) if answer.error == 0 && answer.partitions.len() == proposals.len() => Some(&answer.partitions),
+        Ok(answer) if answer.error == 0 && answer.partitions.len() == proposals.len() => {
+            Some(&answer.partitions)
+        }
         Ok(answer) => {
             let error = ErrorCode::from_wire(answer.error as i16).err();
             tracing::debug!(?error, "ISR proposals were not taken up");

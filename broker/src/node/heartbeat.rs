@@ -136,6 +136,7 @@ impl Heartbeats {
                 return;
             }
         };
-        self.lease.send_if_modified(|old| std::mem::replace(old, lease) != lease);
+        self.lease
+            .send_if_modified(|old| std::mem::replace(old, lease) != lease);
     }
 }

@@ -11,10 +11,11 @@ use epoka_proto::ids::{LeaderEpoch, Offset};
 use epoka_proto::metadata::{Assignment, BrokerRegistration, Topic};
 use epoka_proto::v1::log_server::Log;
 use epoka_proto::v1::{
-    AlterConfigsRequest, BrokerInfo, ConsumeRequest, ConsumeResponse, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteTopicsRequest, DescribeReplicasRequest, DescribeReplicasResponse, DescribeRequest, DescribeResponse,
-    ElectLeadersRequest, ElectLeadersResponse, FindOffsetRequest, FindOffsetResponse, InitProducerIdRequest,
-    InitProducerIdResponse, Listener, PartitionInfo, ProduceRequest, ProduceResponse, TopicInfo, TopicResults,
+    AlterConfigsRequest, BrokerInfo, ConsumeRequest, ConsumeResponse, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteTopicsRequest, DescribeReplicasRequest, DescribeReplicasResponse,
+    DescribeRequest, DescribeResponse, ElectLeadersRequest, ElectLeadersResponse,
+    FindOffsetRequest, FindOffsetResponse, InitProducerIdRequest, InitProducerIdResponse, Listener,
+    PartitionInfo, ProduceRequest, ProduceResponse, TopicInfo, TopicResults,
 };
 use futures::{StreamExt as _, stream};
 use tokio_stream::Stream;
@@ -52,8 +53,11 @@ impl LogService {
             -1 => Acks::All,
             _ => return Err(ErrorCode::InvalidRequiredAcks),
         };
-        let partition = self.node.partition_by_name(&request.topic, request.partition)?;
-        let timeout = Duration::from_millis(request.timeout_ms.min(PRODUCE_TIMEOUT_LIMIT_MS).into());
+        let partition = self
+            .node
+            .partition_by_name(&request.topic, request.partition)?;
+        let timeout =
+            Duration::from_millis(request.timeout_ms.min(PRODUCE_TIMEOUT_LIMIT_MS).into());
         Ok(partition.begin_produce(request.batch, acks, timeout))
     }
 }
@@ -65,10 +69,16 @@ impl Log for LogService {
     type ProduceStream = Answers<ProduceResponse>;
     type ConsumeStream = Answers<ConsumeResponse>;
 
-    async fn describe(&self, request: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
+    async fn describe(
+        &self,
+        request: Request<DescribeRequest>,
+    ) -> Result<Response<DescribeResponse>, Status> {
         let asked = request.into_inner().topics;
         let image = self.node.image();
-        let wanted = image.topics.values().filter(|t| asked.is_empty() || asked.iter().any(|a| **a == *t.name));
+        let wanted = image
+            .topics
+            .values()
+            .filter(|t| asked.is_empty() || asked.iter().any(|a| **a == *t.name));
         let topics = wanted.map(|topic| {
             let overrides = image.configs.get(&Some(topic.name.clone()));
             topic_info(topic, overrides)
@@ -102,7 +112,10 @@ impl Log for LogService {
         Ok(Response::new(Box::pin(answers)))
     }
 
-    async fn consume(&self, request: Request<ConsumeRequest>) -> Result<Response<Self::ConsumeStream>, Status> {
+    async fn consume(
+        &self,
+        request: Request<ConsumeRequest>,
+    ) -> Result<Response<Self::ConsumeStream>, Status> {
         let asked = request.into_inner();
         let partition = self.node.partition_by_name(&asked.topic, asked.partition);
         let start = partition.and_then(|partition| {
@@ -140,13 +153,24 @@ impl Log for LogService {
         let asked = request.into_inner();
         let partition = self.node.partition_by_name(&asked.topic, asked.partition);
         let found = partition.and_then(|partition| match asked.timestamp_ms {
-            -2 => partition.earliest(None).map(|(offset, epoch)| Some((offset, -1, epoch))),
-            -1 => partition.latest(None).map(|(offset, epoch)| Some((offset, -1, Some(epoch)))),
+            -2 => partition
+                .earliest(None)
+                .map(|(offset, epoch)| Some((offset, -1, epoch))),
+            -1 => partition
+                .latest(None)
+                .map(|(offset, epoch)| Some((offset, -1, Some(epoch)))),
             timestamp => partition.find_timestamp(None, timestamp),
         });
         let error = i32::from(ErrorCode::to_wire(&found));
-        let message = found.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let (offset, timestamp_ms, epoch) = found.ok().flatten().map_or((-1, -1, None), |(o, t, e)| (o.0, t, e));
+        let message = found
+            .as_ref()
+            .err()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let (offset, timestamp_ms, epoch) = found
+            .ok()
+            .flatten()
+            .map_or((-1, -1, None), |(o, t, e)| (o.0, t, e));
         Ok(Response::new(FindOffsetResponse {
             error,
             message,
@@ -162,35 +186,69 @@ impl Log for LogService {
     ) -> Result<Response<DescribeReplicasResponse>, Status> {
         Ok(Response::new(DescribeReplicasResponse {
             broker_id: self.node.me().0,
-            replicas: self.node.partitions().iter().map(|p| p.describe()).collect(),
+            replicas: self
+                .node
+                .partitions()
+                .iter()
+                .map(|p| p.describe())
+                .collect(),
             log_dirs: self.node.logs.paths(),
         }))
     }
 
-    async fn create_topics(&self, request: Request<CreateTopicsRequest>) -> Result<Response<TopicResults>, Status> {
-        self.node.controller.create_topics(request.into_inner()).await.map(Response::new)
+    async fn create_topics(
+        &self,
+        request: Request<CreateTopicsRequest>,
+    ) -> Result<Response<TopicResults>, Status> {
+        self.node
+            .controller
+            .create_topics(request.into_inner())
+            .await
+            .map(Response::new)
     }
 
-    async fn delete_topics(&self, request: Request<DeleteTopicsRequest>) -> Result<Response<TopicResults>, Status> {
-        self.node.controller.delete_topics(request.into_inner()).await.map(Response::new)
+    async fn delete_topics(
+        &self,
+        request: Request<DeleteTopicsRequest>,
+    ) -> Result<Response<TopicResults>, Status> {
+        self.node
+            .controller
+            .delete_topics(request.into_inner())
+            .await
+            .map(Response::new)
     }
 
     async fn create_partitions(
         &self,
         request: Request<CreatePartitionsRequest>,
     ) -> Result<Response<TopicResults>, Status> {
-        self.node.controller.create_partitions(request.into_inner()).await.map(Response::new)
+        self.node
+            .controller
+            .create_partitions(request.into_inner())
+            .await
+            .map(Response::new)
     }
 
-    async fn alter_configs(&self, request: Request<AlterConfigsRequest>) -> Result<Response<TopicResults>, Status> {
-        self.node.controller.alter_configs(request.into_inner()).await.map(Response::new)
+    async fn alter_configs(
+        &self,
+        request: Request<AlterConfigsRequest>,
+    ) -> Result<Response<TopicResults>, Status> {
+        self.node
+            .controller
+            .alter_configs(request.into_inner())
+            .await
+            .map(Response::new)
     }
 
     async fn elect_leaders(
         &self,
         request: Request<ElectLeadersRequest>,
     ) -> Result<Response<ElectLeadersResponse>, Status> {
-        self.node.controller.elect_leaders(request.into_inner()).await.map(Response::new)
+        self.node
+            .controller
+            .elect_leaders(request.into_inner())
+            .await
+            .map(Response::new)
     }
 
     async fn init_producer_id(
@@ -231,7 +289,8 @@ impl Consumer {
                 last_fetched_epoch: None,
                 again,
             };
-            let Read::Data { grant, bytes } = self.partition.read(request, self.max_bytes, true)? else {
+            let Read::Data { grant, bytes } = self.partition.read(request, self.max_bytes, true)?
+            else {
                 return Err(ErrorCode::OffsetOutOfRange); // only asked-for divergence tests diverge
             };
             let answer = |records: Bytes| ConsumeResponse {
@@ -242,7 +301,9 @@ impl Consumer {
                 records,
             };
             if !bytes.is_empty() {
-                let last = epoka_proto::batch::batches(&bytes).filter_map(Result::ok).last();
+                let last = epoka_proto::batch::batches(&bytes)
+                    .filter_map(Result::ok)
+                    .last();
                 self.offset = last.map_or(self.offset, |(header, _)| header.next_offset());
                 self.told_any = true;
                 return Ok(answer(bytes));
@@ -304,8 +365,16 @@ fn topic_info(topic: &Topic, overrides: Option<&BTreeMap<String, String>>) -> To
     TopicInfo {
         name: topic.name.to_string(),
         topic_id: topic.id.to_bytes(),
-        partitions: topic.partitions.iter().map(|(&number, a)| partition_info(number, a)).collect(),
-        configs: overrides.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|(&number, a)| partition_info(number, a))
+            .collect(),
+        configs: overrides
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
     }
 }
 

@@ -11,7 +11,7 @@ use epoka_log::{LogConfig, LogDir, OpenError, PartitionLog, Repair};
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Offset, PartitionId, TopicId, TopicPartition};
 use epoka_proto::v1::event::Kind;
-use epoka_proto::v1::{ReplicaOffline, Repaired};
+use epoka_proto::v1::{Repaired, ReplicaOffline};
 use parking_lot::Mutex;
 
 use super::boot;
@@ -45,11 +45,17 @@ impl Logs {
         let mut claims = Vec::new();
         for path in paths {
             let (dir, opened) = LogDir::open(path, me, None)?;
-            claims.push(opened.clean_epoch.or_else(|| boot::epoch_of_this_boot(path)));
+            claims.push(
+                opened
+                    .clean_epoch
+                    .or_else(|| boot::epoch_of_this_boot(path)),
+            );
             for (name, topic_id) in opened.partitions {
                 match topic_id {
                     Some(topic) => work.push((dirs.len(), name, topic)),
-                    None => tracing::warn!(partition = %name, "no partition.metadata: the directory is left alone"),
+                    None => {
+                        tracing::warn!(partition = %name, "no partition.metadata: the directory is left alone")
+                    }
                 }
             }
             dirs.push(dir);
@@ -64,7 +70,11 @@ impl Logs {
         };
         logs.load_all(work);
         let loaded_whole = logs.found.lock().values().all(Result::is_ok);
-        let agreed = claims.first().copied().flatten().filter(|first| claims.iter().all(|c| *c == Some(*first)));
+        let agreed = claims
+            .first()
+            .copied()
+            .flatten()
+            .filter(|first| claims.iter().all(|c| *c == Some(*first)));
         Ok(Self {
             previous_epoch: agreed.filter(|_| loaded_whole),
             loaded_whole,
@@ -79,7 +89,9 @@ impl Logs {
             for _ in 0..workers {
                 scope.spawn(|| {
                     loop {
-                        let Some((dir, name, topic)) = queue.lock().next() else { return };
+                        let Some((dir, name, topic)) = queue.lock().next() else {
+                            return;
+                        };
                         let opened = self.open_in(dir, &name, topic, LogConfig::default());
                         let id = PartitionId {
                             topic,
@@ -93,7 +105,13 @@ impl Logs {
         });
     }
 
-    fn open_in(&self, dir: usize, name: &TopicPartition, topic: TopicId, config: LogConfig) -> Opened {
+    fn open_in(
+        &self,
+        dir: usize,
+        name: &TopicPartition,
+        topic: TopicId,
+        config: LogConfig,
+    ) -> Opened {
         let (log, repairs) = self.dirs[dir].open_log(name, topic, config, wall_clock_ms())?;
         for repair in repairs {
             self.report_repair(name, &repair);
@@ -122,7 +140,10 @@ impl Logs {
 
     /// Their paths.
     pub fn paths(&self) -> Vec<String> {
-        self.dirs.iter().map(|d| d.path().display().to_string()).collect()
+        self.dirs
+            .iter()
+            .map(|d| d.path().display().to_string())
+            .collect()
     }
 
     /// The cluster that the data belongs to, once known.
@@ -184,7 +205,12 @@ impl Logs {
         self.found.lock().get(&id).is_some_and(Result::is_err)
     }
 
-    fn create(&self, id: PartitionId, name: &TopicPartition, config: LogConfig) -> Result<PartitionLog, String> {
+    fn create(
+        &self,
+        id: PartitionId,
+        name: &TopicPartition,
+        config: LogConfig,
+    ) -> Result<PartitionLog, String> {
         let dir = self.emptiest();
         let log = self.open_in(dir, name, id.topic, config);
         let log = log.map_err(|error| format!("{name}: cannot create its log: {error}"))?;
@@ -199,14 +225,22 @@ impl Logs {
         error: &OpenError,
         config: LogConfig,
     ) -> Result<PartitionLog, String> {
-        let home = self.home.lock().get(&id).map(|(_, dir)| *dir).unwrap_or_default();
+        let home = self
+            .home
+            .lock()
+            .get(&id)
+            .map(|(_, dir)| *dir)
+            .unwrap_or_default();
         let kept = self.dirs[home].quarantine(name);
         let kept = kept.map_err(|e| format!("{name}: {error}; and it cannot be set aside: {e}"))?;
         self.report_offline(name, &format!("{name}: {error}"));
         self.events.push(Kind::Repaired(Repaired {
             topic: name.topic.to_string(),
             partition: name.partition,
-            what: format!("damaged files kept in {}; fetching the partition anew from its leader", kept.display()),
+            what: format!(
+                "damaged files kept in {}; fetching the partition anew from its leader",
+                kept.display()
+            ),
         }));
         self.create(id, name, config)
     }
@@ -223,13 +257,17 @@ impl Logs {
     fn emptiest(&self) -> usize {
         let home = self.home.lock();
         let load = |dir: &usize| home.values().filter(|(_, d)| d == dir).count();
-        (0..self.dirs.len()).min_by_key(load).expect("at least one log directory")
+        (0..self.dirs.len())
+            .min_by_key(load)
+            .expect("at least one log directory")
     }
 
     /// Deletes a partition's log; its files stay readable for a while.
     pub fn delete(&self, id: PartitionId) {
         self.found.lock().remove(&id);
-        let Some((name, dir)) = self.home.lock().remove(&id) else { return };
+        let Some((name, dir)) = self.home.lock().remove(&id) else {
+            return;
+        };
         match self.dirs[dir].delete_log(&name) {
             Ok(renamed) => {
                 tokio::spawn(async move {
@@ -245,26 +283,48 @@ impl Logs {
 
     /// Sets aside logs found at start that the metadata does not give to this broker (D-2).
     pub fn set_strays_aside(&self, is_ours: impl Fn(PartitionId) -> bool) {
-        let strays: Vec<PartitionId> = self.found.lock().keys().copied().filter(|id| !is_ours(*id)).collect();
+        let strays: Vec<PartitionId> = self
+            .found
+            .lock()
+            .keys()
+            .copied()
+            .filter(|id| !is_ours(*id))
+            .collect();
         for id in strays {
             self.found.lock().remove(&id);
-            let Some((name, dir)) = self.home.lock().remove(&id) else { continue };
+            let Some((name, dir)) = self.home.lock().remove(&id) else {
+                continue;
+            };
             match self.dirs[dir].set_stray_aside(&name) {
-                Ok(path) => tracing::warn!(partition = %name, path = %path.display(), "not ours by the metadata: set aside"),
-                Err(error) => tracing::error!(partition = %name, %error, "cannot set a stray log aside"),
+                Ok(path) => {
+                    tracing::warn!(partition = %name, path = %path.display(), "not ours by the metadata: set aside")
+                }
+                Err(error) => {
+                    tracing::error!(partition = %name, %error, "cannot set a stray log aside")
+                }
             }
         }
     }
 
     /// Saves high watermarks (D-1).
     pub fn save_high_watermarks(&self, partitions: &[Arc<Partition>]) {
-        self.save("high watermarks", partitions, |p| Some(p.high_watermark()), LogDir::write_high_watermarks);
+        self.save(
+            "high watermarks",
+            partitions,
+            |p| Some(p.high_watermark()),
+            LogDir::write_high_watermarks,
+        );
     }
 
     /// Saves recovery points (D-1).
     pub fn save_recovery_points(&self, partitions: &[Arc<Partition>]) {
         let point = |p: &Partition| p.with_log(|log| log.recovery_point());
-        self.save("recovery points", partitions, point, LogDir::write_recovery_points);
+        self.save(
+            "recovery points",
+            partitions,
+            point,
+            LogDir::write_recovery_points,
+        );
     }
 
     /// Saves log starts (D-1).
@@ -282,8 +342,12 @@ impl Logs {
     ) {
         let home = self.home.lock().clone();
         for (index, dir) in self.dirs.iter().enumerate() {
-            let ours = partitions.iter().filter(|p| home.get(&p.id).is_some_and(|(_, d)| *d == index));
-            let entries: Vec<_> = ours.filter_map(|p| Some((p.name.clone(), value(p)?))).collect();
+            let ours = partitions
+                .iter()
+                .filter(|p| home.get(&p.id).is_some_and(|(_, d)| *d == index));
+            let entries: Vec<_> = ours
+                .filter_map(|p| Some((p.name.clone(), value(p)?)))
+                .collect();
             if let Err(error) = write(dir, &entries) {
                 tracing::error!(path = %dir.path().display(), %error, "cannot save {what}");
             }
@@ -314,7 +378,13 @@ impl Logs {
         }
         for (dir, points) in self.dirs.iter().zip(points) {
             let saved = dir.write_recovery_points(&points);
-            let done = saved.and_then(|()| if clean { dir.mark_clean_shutdown(epoch) } else { Ok(()) });
+            let done = saved.and_then(|()| {
+                if clean {
+                    dir.mark_clean_shutdown(epoch)
+                } else {
+                    Ok(())
+                }
+            });
             if let Err(error) = done {
                 tracing::error!(path = %dir.path().display(), %error, "the next start will recover the logs");
             }

@@ -78,7 +78,11 @@ struct Touched {
 
 fn apply(node: &Arc<Node>, update: &MetadataUpdate) -> anyhow::Result<()> {
     let before = node.membership.image();
-    let mut after = if update.snapshot { Image::default() } else { (*before).clone() };
+    let mut after = if update.snapshot {
+        Image::default()
+    } else {
+        (*before).clone()
+    };
     let mut touched = Touched::default();
     for bytes in &update.records {
         let record = Record::decode(bytes)?;
@@ -87,7 +91,9 @@ fn apply(node: &Arc<Node>, update: &MetadataUpdate) -> anyhow::Result<()> {
     }
     if update.snapshot {
         // What the snapshot no longer holds is touched too.
-        touched.partitions.extend(before.partitions().map(|(id, _, _)| id));
+        touched
+            .partitions
+            .extend(before.partitions().map(|(id, _, _)| id));
         touched.brokers.extend(before.brokers.keys());
         touched.configs.extend(before.configs.keys().cloned());
     }
@@ -99,8 +105,11 @@ fn apply(node: &Arc<Node>, update: &MetadataUpdate) -> anyhow::Result<()> {
     if update.snapshot && before.cluster_id.is_empty() {
         let image = node.membership.image();
         let me = node.membership.me;
-        node.logs
-            .set_strays_aside(|id| image.assignment(id).is_some_and(|a| a.replicas.contains(&me)));
+        node.logs.set_strays_aside(|id| {
+            image
+                .assignment(id)
+                .is_some_and(|a| a.replicas.contains(&me))
+        });
     }
     node.membership.set_applied(update.offset);
     Ok(())
@@ -112,8 +121,17 @@ fn note(record: &Record, before: &Image, touched: &mut Touched) {
             touched.partitions.insert(*id);
         }
         Record::RemoveTopic { id } => {
-            let gone = before.topics.get(id).into_iter().flat_map(|t| t.partitions.keys());
-            touched.partitions.extend(gone.map(|&partition| PartitionId { topic: *id, partition }));
+            let gone = before
+                .topics
+                .get(id)
+                .into_iter()
+                .flat_map(|t| t.partitions.keys());
+            touched
+                .partitions
+                .extend(gone.map(|&partition| PartitionId {
+                    topic: *id,
+                    partition,
+                }));
         }
         Record::Broker(broker) => {
             touched.brokers.insert(broker.id);
@@ -147,7 +165,9 @@ fn take_up(node: &Arc<Node>, image: &Image, touched: &Touched) {
         }
     }
     for (id, assignment) in leaders.into_iter().chain(followers) {
-        let Some(partition) = find_or_open(node, image, id, assignment) else { continue };
+        let Some(partition) = find_or_open(node, image, id, assignment) else {
+            continue;
+        };
         partition.assign(assignment.clone(), Membership::eligible(image, assignment));
     }
     for partition in node.partitions.all() {
@@ -155,8 +175,15 @@ fn take_up(node: &Arc<Node>, image: &Image, touched: &Touched) {
         if touched.configs.contains(&None) || touched.configs.contains(&Some(name.clone())) {
             partition.configure(Arc::new(TopicConfig::from_image(image, name)));
         }
-        let Some(assignment) = image.assignment(partition.id) else { continue };
-        if !touched.partitions.contains(&partition.id) && assignment.replicas.iter().any(|r| touched.brokers.contains(r)) {
+        let Some(assignment) = image.assignment(partition.id) else {
+            continue;
+        };
+        if !touched.partitions.contains(&partition.id)
+            && assignment
+                .replicas
+                .iter()
+                .any(|r| touched.brokers.contains(r))
+        {
             let brokers = Membership::eligible(image, assignment);
             partition.handle(Event::Eligible {
                 brokers,
@@ -173,7 +200,9 @@ fn find_or_open(
     id: PartitionId,
     assignment: &Arc<Assignment>,
 ) -> Option<Arc<Partition>> {
-    let elsewhere = assignment.leader.is_some_and(|leader| leader != node.membership.me);
+    let elsewhere = assignment
+        .leader
+        .is_some_and(|leader| leader != node.membership.me);
     if let Some(partition) = node.partitions.get(id)
         && (partition.offline().is_none() || !elsewhere || !node.logs.was_found_damaged(id))
     {
@@ -183,7 +212,14 @@ fn find_or_open(
     let name = TopicPartition::new(topic.name.clone(), id.partition);
     let config = Arc::new(TopicConfig::from_image(image, &topic.name));
     let (log, high_watermark) = node.logs.take(id, &name, log_config(&config), elsewhere);
-    let partition = Arc::new(Partition::new(id, name, node.around.clone(), config, log, high_watermark));
+    let partition = Arc::new(Partition::new(
+        id,
+        name,
+        node.around.clone(),
+        config,
+        log,
+        high_watermark,
+    ));
     node.partitions.insert(partition.clone());
     Some(partition)
 }

@@ -16,7 +16,11 @@ pub struct ProducerIds(Mutex<Range<i64>>);
 
 impl ProducerIds {
     /// The next id.
-    pub async fn next(&self, controller: &ControllerClient, membership: &Membership) -> Result<ProducerId, ErrorCode> {
+    pub async fn next(
+        &self,
+        controller: &ControllerClient,
+        membership: &Membership,
+    ) -> Result<ProducerId, ErrorCode> {
         let mut block = self.0.lock().await;
         if let Some(id) = block.next() {
             return Ok(ProducerId(id));
@@ -31,8 +35,12 @@ impl ProducerIds {
             ErrorCode::NotController => ErrorCode::CoordinatorNotAvailable,
             other => other,
         })?;
-        ErrorCode::from_wire(answer.error as i16).map_err(|_| ErrorCode::CoordinatorNotAvailable)?;
+        ErrorCode::from_wire(answer.error as i16)
+            .map_err(|_| ErrorCode::CoordinatorNotAvailable)?;
         *block = answer.first..answer.first + i64::from(answer.count);
-        block.next().map(ProducerId).ok_or(ErrorCode::CoordinatorNotAvailable)
+        block
+            .next()
+            .map(ProducerId)
+            .ok_or(ErrorCode::CoordinatorNotAvailable)
     }
 }

@@ -26,10 +26,10 @@ use super::log_service::LogService;
 use super::logs::Logs;
 use super::producer_ids::ProducerIds;
 use super::{Node, background, errands, metadata};
+use crate::clock::Clock;
 use crate::config::BrokerConfig;
 use crate::kafka;
 use crate::membership::Membership;
-use crate::clock::Clock;
 use crate::partition::Surroundings;
 use crate::partitions::Partitions;
 use crate::replication::{FRAME_SIZE, Fetchers, MESSAGE_LIMIT, ReplicaService, WINDOW};
@@ -131,9 +131,11 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
 }
 
 async fn bind(property: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{property}: cannot listen on {address}; choose another port, or port 0 for a free one"))
+    TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "{property}: cannot listen on {address}; choose another port, or port 0 for a free one"
+        )
+    })
 }
 
 fn serve_grpc(
@@ -145,7 +147,8 @@ fn serve_grpc(
     let replica = ReplicaServer::new(ReplicaService::new(node.partitions.clone()))
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
-    let log = LogServer::new(LogService::new(node.clone())).max_decoding_message_size(MESSAGE_LIMIT);
+    let log =
+        LogServer::new(LogService::new(node.clone())).max_decoding_message_size(MESSAGE_LIMIT);
     let server = Server::builder()
         .tcp_nodelay(true)
         .max_frame_size(FRAME_SIZE)
@@ -243,7 +246,9 @@ impl Registrar {
                         );
                     }
                     // The old life of this broker still has its lease: it runs out.
-                    Err(error) => tracing::debug!(%error, message = answer.message, "not admitted yet"),
+                    Err(error) => {
+                        tracing::debug!(%error, message = answer.message, "not admitted yet")
+                    }
                 },
                 Err(status) => tracing::debug!(%status, "no controller admits this broker yet"),
             }
@@ -253,7 +258,12 @@ impl Registrar {
 
     fn request(&self) -> RegisterRequest {
         let config = &self.node.config;
-        let bound = || (self.kafka_address.ip().to_string(), self.kafka_address.port());
+        let bound = || {
+            (
+                self.kafka_address.ip().to_string(),
+                self.kafka_address.port(),
+            )
+        };
         let (host, port) = config.kafka_advertised.clone().unwrap_or_else(bound);
         RegisterRequest {
             broker_id: self.node.me().0,
@@ -264,8 +274,17 @@ impl Registrar {
                 host,
                 port: port.into(),
             }],
-            grpc_address: config.grpc_advertised.clone().unwrap_or_else(|| self.grpc_address.to_string()),
-            log_dirs: self.node.logs.directory_ids().iter().map(|id| id.to_bytes()).collect(),
+            grpc_address: config
+                .grpc_advertised
+                .clone()
+                .unwrap_or_else(|| self.grpc_address.to_string()),
+            log_dirs: self
+                .node
+                .logs
+                .directory_ids()
+                .iter()
+                .map(|id| id.to_bytes())
+                .collect(),
             previous_broker_epoch: self.node.logs.previous_epoch().map(|e| e.0),
             rack: config.rack.clone().unwrap_or_default(),
         }
@@ -310,7 +329,10 @@ impl Broker {
         self.want_shutdown.send_replace(true);
         let mut lease = self.lease.clone();
         let let_go = lease.wait_for(|l| l.may_stop || l.stale);
-        if timeout(self.node.config.shutdown_deadline, let_go).await.is_err() {
+        if timeout(self.node.config.shutdown_deadline, let_go)
+            .await
+            .is_err()
+        {
             tracing::warn!("the controller did not let this broker go in time; stopping anyway");
         }
         self.serving.cancel();
@@ -321,7 +343,8 @@ impl Broker {
         }
         drop(self.metadata.await);
         let epoch = node.membership.epoch();
-        let closing = tokio::task::spawn_blocking(move || node.logs.close(&node.partitions.all(), epoch));
+        let closing =
+            tokio::task::spawn_blocking(move || node.logs.close(&node.partitions.all(), epoch));
         if let Err(error) = closing.await {
             tracing::error!(%error, "closing the logs failed");
         }

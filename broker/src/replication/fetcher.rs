@@ -19,9 +19,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{FRAME_SIZE, MAX_WAIT_MS, MESSAGE_LIMIT, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, WINDOW};
-use crate::membership::Membership;
+use super::{
+    FRAME_SIZE, MAX_WAIT_MS, MESSAGE_LIMIT, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, WINDOW,
+};
 use crate::clock::Clock;
+use crate::membership::Membership;
 use crate::partition::Partition;
 use crate::replica::{Event, FetchAnswer, FetchedBatch};
 
@@ -57,7 +59,12 @@ impl Fetchers {
         if let Some(previous) = previous.filter(|p| *p != leader) {
             self.drop_from(previous, partition.id);
         }
-        let fetch_loop = self.loops.lock().entry(leader).or_insert_with(|| self.start(leader)).clone();
+        let fetch_loop = self
+            .loops
+            .lock()
+            .entry(leader)
+            .or_insert_with(|| self.start(leader))
+            .clone();
         fetch_loop.followed.lock().insert(partition.id, partition);
         fetch_loop.changed.notify_one();
     }
@@ -70,12 +77,23 @@ impl Fetchers {
     }
 
     /// Asks a leader for its log start and log end, and tells the partition.
-    pub fn ask_bounds(&self, partition: Arc<Partition>, leader: BrokerId, leader_epoch: LeaderEpoch) {
+    pub fn ask_bounds(
+        &self,
+        partition: Arc<Partition>,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+    ) {
         let peers = self.peers.clone();
         tokio::spawn(async move {
             let answer = bounds(&*peers, partition.id, leader, leader_epoch).await;
             let now = peers.clock.now();
-            tokio::task::block_in_place(|| partition.handle(Event::Bounds { leader_epoch, answer, now }));
+            tokio::task::block_in_place(|| {
+                partition.handle(Event::Bounds {
+                    leader_epoch,
+                    answer,
+                    now,
+                })
+            });
         });
     }
 
@@ -113,7 +131,9 @@ impl FetchLoop {
             if let Some(address) = peers.address(leader) {
                 match self.exchange(peers, leader, &address).await {
                     Ok(()) => tracing::debug!(%leader, "the leader ended the fetch exchange"),
-                    Err(error) => tracing::debug!(%leader, address, %error, "the fetch exchange broke"),
+                    Err(error) => {
+                        tracing::debug!(%leader, address, %error, "the fetch exchange broke")
+                    }
                 }
             }
             tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -121,11 +141,21 @@ impl FetchLoop {
     }
 
     /// One connection to the leader, until it breaks.
-    async fn exchange(&self, peers: &Membership, leader: BrokerId, address: &str) -> Result<(), tonic::Status> {
-        let channel = connect(address).await.map_err(|e| tonic::Status::unavailable(e.to_string()))?;
+    async fn exchange(
+        &self,
+        peers: &Membership,
+        leader: BrokerId,
+        address: &str,
+    ) -> Result<(), tonic::Status> {
+        let channel = connect(address)
+            .await
+            .map_err(|e| tonic::Status::unavailable(e.to_string()))?;
         let mut client = ReplicaClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
         let (requests, outgoing) = mpsc::channel(2);
-        let mut answers = client.fetch(ReceiverStream::new(outgoing)).await?.into_inner();
+        let mut answers = client
+            .fetch(ReceiverStream::new(outgoing))
+            .await?
+            .into_inner();
         let mut in_flight = 0usize;
         loop {
             if in_flight == 0 {
@@ -197,12 +227,16 @@ impl FetchLoop {
 
     /// Hands one partition's answer to its replica.
     fn take(&self, item: FetchedPartition, clock: Clock) {
-        let Some(topic) = TopicId::from_bytes(&item.topic_id) else { return };
+        let Some(topic) = TopicId::from_bytes(&item.topic_id) else {
+            return;
+        };
         let id = PartitionId {
             topic,
             partition: item.partition,
         };
-        let Some(partition) = self.followed.lock().get(&id).cloned() else { return };
+        let Some(partition) = self.followed.lock().get(&id).cloned() else {
+            return;
+        };
         let answer = match (ErrorCode::from_wire(item.error as i16), item.diverging) {
             (Err(error), _) => FetchAnswer::Refused(error),
             (Ok(()), Some(end)) => FetchAnswer::Diverging(EpochEnd {
@@ -237,8 +271,13 @@ impl FetchLoop {
 fn valid_prefix(bytes: &Bytes) -> Vec<FetchedBatch> {
     let mut valid: Vec<FetchedBatch> = Vec::new();
     for (header, raw) in batch::batches(bytes).map_while(Result::ok) {
-        let in_order = valid.last().is_none_or(|last| header.base_offset >= last.end);
-        let Some(epoch) = header.epoch().filter(|_| in_order && batch::crc_is_valid(raw)) else {
+        let in_order = valid
+            .last()
+            .is_none_or(|last| header.base_offset >= last.end);
+        let Some(epoch) = header
+            .epoch()
+            .filter(|_| in_order && batch::crc_is_valid(raw))
+        else {
             tracing::warn!(offset = %header.base_offset, "a fetched batch is damaged; it will be fetched again");
             break;
         };
@@ -272,14 +311,18 @@ async fn bounds(
     leader_epoch: LeaderEpoch,
 ) -> Result<(Offset, Offset), ErrorCode> {
     let address = peers.address(leader).ok_or(ErrorCode::BrokerNotAvailable)?;
-    let channel = connect(&address).await.map_err(|_| ErrorCode::BrokerNotAvailable)?;
+    let channel = connect(&address)
+        .await
+        .map_err(|_| ErrorCode::BrokerNotAvailable)?;
     let request = BoundsRequest {
         topic_id: id.topic.to_bytes(),
         partition: id.partition,
         leader_epoch: leader_epoch.0,
     };
     let answer = ReplicaClient::new(channel).bounds(request).await;
-    let answer = answer.map_err(|_| ErrorCode::BrokerNotAvailable)?.into_inner();
+    let answer = answer
+        .map_err(|_| ErrorCode::BrokerNotAvailable)?
+        .into_inner();
     ErrorCode::from_wire(answer.error as i16)?;
     Ok((Offset(answer.log_start), Offset(answer.log_end)))
 }

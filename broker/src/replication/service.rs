@@ -11,7 +11,8 @@ use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionId};
 use epoka_proto::v1::replica_server::Replica;
 use epoka_proto::v1::{
-    BoundsRequest, BoundsResponse, EpochEnd, FetchPartition, FetchRequest, FetchResponse, FetchedPartition,
+    BoundsRequest, BoundsResponse, EpochEnd, FetchPartition, FetchRequest, FetchResponse,
+    FetchedPartition,
 };
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
@@ -42,7 +43,10 @@ impl ReplicaService {
 impl Replica for ReplicaService {
     type FetchStream = Pin<Box<dyn Stream<Item = Result<FetchResponse, Status>> + Send>>;
 
-    async fn fetch(&self, request: Request<Streaming<FetchRequest>>) -> Result<Response<Self::FetchStream>, Status> {
+    async fn fetch(
+        &self,
+        request: Request<Streaming<FetchRequest>>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
         let requests = request.into_inner();
         let (answers, stream) = mpsc::channel(2);
         let follower = Follower {
@@ -53,7 +57,10 @@ impl Replica for ReplicaService {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
-    async fn bounds(&self, request: Request<BoundsRequest>) -> Result<Response<BoundsResponse>, Status> {
+    async fn bounds(
+        &self,
+        request: Request<BoundsRequest>,
+    ) -> Result<Response<BoundsResponse>, Status> {
         let asked = request.into_inner();
         let partition = self.partitions.find(&asked.topic_id, asked.partition);
         let bounds = partition.and_then(|p| p.bounds(LeaderEpoch::from_wire(asked.leader_epoch)));
@@ -83,10 +90,15 @@ struct Fetch {
 }
 
 impl Follower {
-    async fn serve(mut self, mut requests: Streaming<FetchRequest>, answers: mpsc::Sender<Result<FetchResponse, Status>>) {
+    async fn serve(
+        mut self,
+        mut requests: Streaming<FetchRequest>,
+        answers: mpsc::Sender<Result<FetchResponse, Status>>,
+    ) {
         let mut next = requests.next().await;
         while let Some(Ok(request)) = next {
-            let deadline = Instant::now() + Duration::from_millis(u64::from(request.max_wait_ms.min(30_000)));
+            let deadline =
+                Instant::now() + Duration::from_millis(u64::from(request.max_wait_ms.min(30_000)));
             let min_bytes = (request.min_bytes as usize).max(1);
             let fetch = self.look_up(request);
             let waiter = ReadWaiter::new();
@@ -127,12 +139,23 @@ impl Follower {
             broker: BrokerId(request.broker_id),
             epoch: BrokerEpoch(request.broker_epoch),
             max_bytes: (request.max_bytes as usize).min(RESPONSE_MAX_BYTES),
-            items: request.partitions.into_iter().map(|p| (p.clone(), find(&p))).collect(),
+            items: request
+                .partitions
+                .into_iter()
+                .map(|p| (p.clone(), find(&p)))
+                .collect(),
         }
     }
 
     /// Reads one partition into the answer, after registering for its next change.
-    fn read(&mut self, fetch: &Fetch, index: usize, again: bool, waiter: &Arc<ReadWaiter>, answer: &mut Answer) {
+    fn read(
+        &mut self,
+        fetch: &Fetch,
+        index: usize,
+        again: bool,
+        waiter: &Arc<ReadWaiter>,
+        answer: &mut Answer,
+    ) {
         let (asked, partition) = &fetch.items[index];
         let read = partition.as_ref().map_err(|e| *e).and_then(|partition| {
             partition.watch(waiter, index, Interest::LogEnd);
@@ -147,7 +170,9 @@ impl Follower {
                 again,
             };
             let room = fetch.max_bytes.saturating_sub(answer.bytes);
-            let max_bytes = (asked.max_bytes as usize).min(PARTITION_MAX_BYTES).min(room);
+            let max_bytes = (asked.max_bytes as usize)
+                .min(PARTITION_MAX_BYTES)
+                .min(room);
             partition.read(request, max_bytes, answer.bytes == 0)
         });
         let mut item = echo(asked);
