@@ -1,0 +1,335 @@
+//! Opening a log: what is trusted, what is read again, what is mended, and what is refused (D-20 to D-27, E-6).
+//!
+//! After a clean shutdown only file sizes, index ends and the tail of the newest segment are looked at. After an unclean one every
+//! segment that reaches to the recovery point or beyond is read whole and its indexes are made anew. What is not right is judged by
+//! this table; "below" means: an offset below the recovery point, so it had been made durable.
+//!
+//! | where the first bad byte lies        | below       | at or above                                          |
+//! |--------------------------------------|-------------|------------------------------------------------------|
+//! | newest segment                       | damaged     | cut there, the rest kept under `truncated/`          |
+//! | closed segment, a write cut short    | damaged     | cut there, and the segments after it, all kept aside |
+//! | closed segment, anything else        | damaged     | damaged                                              |
+//!
+//! A damaged log is not opened: nothing of it is lost, and the broker can set it aside and fetch it anew from the leader.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use arc_swap::ArcSwap;
+use epoka_proto::epochs::{EpochHistory, EpochStart};
+use epoka_proto::ids::{Millis, Offset, TopicId};
+
+use crate::append::Active;
+use crate::checkpoint::CheckpointError;
+use crate::config::LogConfig;
+use crate::dir_state::Place;
+use crate::epoch_file;
+use crate::files::{self, Context, StorageError};
+use crate::flush::FlushState;
+use crate::partition_log::{PartitionLog, Shared};
+use crate::recover_segments::{self, Loaded};
+use crate::replay;
+use crate::segment::{Segment, segment_path};
+use crate::snapshot;
+
+/// Why a log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file operation failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A file that must be whole is not. Set the partition aside and fetch it anew from its leader.
+    #[error(transparent)]
+    Damaged(Damage),
+    /// The directory is of another topic that had the same name (D-2).
+    #[error("the directory belongs to topic {found}: a stray log")]
+    OtherTopic {
+        /// Whose it is.
+        found: TopicId,
+    },
+    /// `partition.metadata` cannot be understood, so nobody knows whose the data is.
+    #[error("its partition.metadata cannot be understood")]
+    Unidentified,
+}
+
+/// Where a log is damaged.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{} is damaged at byte {position}: {what}; the log can be read up to offset {readable}", file.display())]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// The first bad byte.
+    pub position: u64,
+    /// What lies there.
+    pub what: String,
+    /// The offset after the last good batch before it.
+    pub readable: Offset,
+}
+
+/// Something that was mended when a log was opened. Displays as a sentence for the timeline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Repair {
+    /// The end was not whole, and was cut.
+    CutTail {
+        /// The segment's log file.
+        file: PathBuf,
+        /// What was wrong with it.
+        what: String,
+        /// How many bytes went.
+        bytes: u64,
+        /// The log end now.
+        end: Offset,
+        /// Where they are kept.
+        kept: Option<PathBuf>,
+    },
+    /// An index was missing, or could not be of its segment, and was made anew.
+    Reindexed {
+        /// The segment's log file.
+        file: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The leader-epoch file was missing or wrong, and was made anew from the batches.
+    EpochsRebuilt {
+        /// Why.
+        why: String,
+    },
+    /// The whole log ended below its noted start, and was dropped (D-24).
+    Emptied {
+        /// Where it had ended.
+        end: Offset,
+        /// Where it starts now.
+        start: Offset,
+    },
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |file: &PathBuf| {
+            file.file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default()
+        };
+        match self {
+            Self::CutTail {
+                file,
+                what,
+                bytes,
+                end,
+                kept,
+            } => {
+                write!(
+                    f,
+                    "cut {bytes} bytes ({what}) from the end of {}; the log ends at {end}",
+                    name(file)
+                )?;
+                match kept {
+                    Some(path) => write!(f, "; they are kept in {}", path.display()),
+                    None => Ok(()),
+                }
+            }
+            Self::Reindexed { file, why } => {
+                write!(f, "rebuilt the indexes of {}: {why}", name(file))
+            }
+            Self::EpochsRebuilt { why } => {
+                write!(f, "rebuilt the leader-epoch file from the batches: {why}")
+            }
+            Self::Emptied { end, start } => {
+                write!(
+                    f,
+                    "dropped the whole log: it ended at {end}, below its start {start}"
+                )
+            }
+        }
+    }
+}
+
+/// Opens the log of a directory that exists. `clean`: it was closed cleanly, or is new.
+pub(crate) fn open(
+    place: Place,
+    config: LogConfig,
+    clean: bool,
+    now_ms: Millis,
+) -> Result<(PartitionLog, Vec<Repair>), OpenError> {
+    sweep(&place)?;
+    let mut repairs = Vec::new();
+    let recovery_point = place.state.recovery_point(&place.partition);
+    let mut loaded = recover_segments::load(&place, &config, clean, recovery_point, &mut repairs)?;
+    let noted_start = place.state.log_start(&place.partition);
+    if loaded.end < noted_start || loaded.segments.is_empty() {
+        loaded = empty(&place, &config, loaded, noted_start, &mut repairs)?;
+    }
+    let Loaded {
+        segments,
+        end,
+        transitions,
+    } = loaded;
+    let segments: Vec<Arc<Segment>> = segments.into_iter().map(Arc::new).collect();
+    let start = noted_start.max(segments[0].base());
+    let epochs = load_epochs(&place, &segments, &transitions, start, end, &mut repairs)?;
+    let producers = load_producers(&place, &config, &segments, end, now_ms)?;
+    let newest = segments.last().expect("a log has a segment").clone();
+    let (active, active_end) = Active::resume(newest, &config, now_ms)?;
+    assert_eq!(
+        active_end, end,
+        "two walks over the newest segment end alike"
+    );
+    let log = PartitionLog {
+        shared: Arc::new(Shared {
+            partition: place.partition.clone(),
+            segments: ArcSwap::from_pointee(segments),
+            cuts: AtomicU64::new(0),
+            start: AtomicI64::new(start.0),
+            end: AtomicI64::new(end.0),
+        }),
+        place,
+        config,
+        active,
+        epochs: Arc::new(epochs),
+        producers,
+        // Never moved up without a sync: a second crash would find bytes that were never written (KAFKA-10101).
+        recovery_point: if clean { end } else { recovery_point.min(end) },
+        flush: FlushState::opened(),
+        failed: false,
+    };
+    Ok((log, repairs))
+}
+
+/// Removes what earlier lives left behind: files renamed for deletion, temporary files, indexes without their log (D-20, D-21).
+fn sweep(place: &Place) -> Result<(), StorageError> {
+    for entry in fs::read_dir(&place.dir).context("list", &place.dir)? {
+        let path = entry.context("list", &place.dir)?.path();
+        let extension = path
+            .extension()
+            .and_then(|e| e.to_str())
+            .unwrap_or_default();
+        let orphan =
+            matches!(extension, "index" | "timeindex") && !path.with_extension("log").exists();
+        if matches!(extension, "deleted" | "tmp") || orphan {
+            files::remove_if_present(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// A log without a segment gets one at its noted start; one that ends below that start is dropped first (D-24, KAFKA-10101).
+fn empty(
+    place: &Place,
+    config: &LogConfig,
+    loaded: Loaded,
+    start: Offset,
+    repairs: &mut Vec<Repair>,
+) -> Result<Loaded, StorageError> {
+    if !loaded.segments.is_empty() {
+        repairs.push(Repair::Emptied {
+            end: loaded.end,
+            start,
+        });
+    }
+    let mut doomed = files::Doomed::default();
+    for segment in loaded.segments.iter().rev() {
+        segment.doom(&place.dir, &mut doomed)?;
+    }
+    doomed.unlink()?;
+    Ok(Loaded {
+        segments: vec![Segment::create(&place.dir, start, config)?],
+        end: start,
+        transitions: Vec::new(),
+    })
+}
+
+/// Reads the leader-epoch file, and mends it by what the batches say (E-6, H-63, H-64, H-6F).
+fn load_epochs(
+    place: &Place,
+    segments: &[Arc<Segment>],
+    transitions: &[EpochStart],
+    start: Offset,
+    end: Offset,
+    repairs: &mut Vec<Repair>,
+) -> Result<EpochHistory, OpenError> {
+    let read = match epoch_file::read_epochs(&place.dir) {
+        Ok(Some(history)) => Ok(history),
+        Ok(None) => Err("there was none".to_owned()),
+        Err(CheckpointError::Storage(error)) => return Err(error.into()),
+        Err(error) => Err(error.to_string()),
+    };
+    let stored = read.as_ref().ok().cloned();
+    let holds_batches = segments.iter().any(|s| s.size() > 0);
+    let mut history = match read {
+        Ok(history) => {
+            complete(history, transitions).ok_or("it contradicted the batches".to_owned())
+        }
+        Err(why) => Err(why),
+    }
+    .or_else(|why| {
+        if holds_batches {
+            repairs.push(Repair::EpochsRebuilt { why });
+        }
+        replay::epochs(segments).map_err(|error| unreadable(error, start))
+    })?;
+    // An empty log keeps the epoch that begins at its end: it is all it knows of what was there.
+    history.truncate_from_end(if start < end { end } else { end + 1 });
+    history.truncate_from_start(start);
+    if stored.as_ref() != Some(&history) && (stored.is_some() || holds_batches) {
+        epoch_file::write_epochs(&place.dir, &history)?;
+    }
+    Ok(history)
+}
+
+/// Adds the epochs of batches that were read. `None` when an entry contradicts a batch (I-14).
+fn complete(mut history: EpochHistory, transitions: &[EpochStart]) -> Option<EpochHistory> {
+    for batch in transitions {
+        if history.latest().is_none_or(|latest| batch.epoch > latest) {
+            history.assign(batch.epoch, batch.start);
+        }
+    }
+    let agrees = |batch: &EpochStart| history.epoch_at(batch.start) == Some(batch.epoch);
+    transitions.iter().all(agrees).then_some(history)
+}
+
+/// The producers' state at the end, from the newest snapshot and the batches after it; snapshots that belong to nothing go.
+fn load_producers(
+    place: &Place,
+    config: &LogConfig,
+    segments: &[Arc<Segment>],
+    end: Offset,
+    now_ms: Millis,
+) -> Result<crate::producers::ProducerStates, OpenError> {
+    let dir = &place.dir;
+    let remove = |offset: Offset| files::remove_if_present(&segment_path(dir, offset, "snapshot"));
+    for offset in snapshot::list_snapshots(dir)?
+        .into_iter()
+        .filter(|o| *o > end)
+    {
+        remove(offset)?;
+    }
+    let replayed = replay::producers(dir, segments, end).map_err(|error| unreadable(error, end));
+    let (mut states, newest) = replayed?;
+    states.expire(now_ms, config.producer_id_expiration_ms);
+    for offset in snapshot::list_snapshots(dir)? {
+        let of_segment = segments.iter().any(|s| s.base() == offset);
+        if !of_segment && Some(offset) != newest {
+            remove(offset)?;
+        }
+    }
+    if newest.is_none_or(|offset| offset < end) && !states.is_empty() {
+        snapshot::write_snapshot(dir, end, &states)?;
+    }
+    Ok(states)
+}
+
+/// A walk over segments that were not read whole met bytes that are no batch: that is damage, not a failing disk.
+fn unreadable(error: StorageError, readable: Offset) -> OpenError {
+    if error.source.kind() != std::io::ErrorKind::InvalidData {
+        return OpenError::Storage(error);
+    }
+    OpenError::Damaged(Damage {
+        what: error.source.to_string(),
+        file: error.path,
+        position: 0,
+        readable,
+    })
+}
