@@ -64,22 +64,9 @@ pub(super) fn check(topic: Option<&str>, key: &str, value: &str) -> Result<(), R
     let verdict = if topic.is_none() && CLUSTER_ONLY.contains(&key) {
         positive_number()
     } else {
-        validate(key, value)
+        epoka_proto::config::validate(key, value)
     };
     verdict.map_err(|message| Refusal::new(ErrorCode::InvalidConfig, message))
-}
-
-/// Checks the keys that the controller itself reads.
-fn validate(key: &str, value: &str) -> Result<(), String> {
-    match key {
-        MIN_ISR if number(Some(value)).is_none() => {
-            Err(format!("{key} must be a positive number, not '{value}'"))
-        }
-        UNCLEAN if !["true", "false"].contains(&value.to_ascii_lowercase().as_str()) => {
-            Err(format!("{key} must be true or false, not '{value}'"))
-        }
-        _ => Ok(()),
-    }
 }
 
 impl Work<'_> {

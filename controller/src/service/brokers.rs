@@ -1,0 +1,135 @@
+//! What brokers ask: to be registered, for the metadata, for a new ISR, for producer ids. Their leases are in `heartbeat`.
+
+use std::sync::Arc;
+
+use epoka_proto::error::ErrorCode;
+use epoka_proto::ids::{BrokerEpoch, BrokerId};
+use epoka_proto::metadata::{Assignment, Recovery};
+use epoka_proto::v1::*;
+use futures::StreamExt as _;
+use tonic::{Response, Status};
+
+use super::{Answers, convert};
+use crate::cluster::{Command, Refusal, Reply};
+use crate::shared::Shared;
+
+/// Refuses a second process of one broker while the first is live (C-10); whatever else happened to the first, the command
+/// buries it.
+pub(super) async fn register(
+    shared: &Shared,
+    request: RegisterRequest,
+) -> Result<Response<RegisterResponse>, Status> {
+    shared.require_active()?;
+    let registration = convert::registration(request)?;
+    let id = registration.broker;
+    let other_life = shared.metadata.read(|cluster| {
+        let known = cluster.image().brokers.get(&id);
+        known.is_some_and(|b| b.incarnation != registration.incarnation)
+    });
+    let result = if other_life && shared.liveness.lock().is_live(id, shared.now()) {
+        Err(Refusal::new(
+            ErrorCode::DuplicateBrokerRegistration,
+            format!("another process runs as broker {id}; stop it or wait until its session ends"),
+        ))
+    } else {
+        let outcome = shared.propose(Command::Register(registration)).await?;
+        let Reply::Registered(result) = outcome.reply else {
+            unreachable!("a registration is answered with an epoch");
+        };
+        result
+    };
+    let (error, message) = convert::refusal(&result);
+    Ok(Response::new(RegisterResponse {
+        error,
+        message,
+        broker_epoch: BrokerEpoch::to_wire(result.ok()),
+    }))
+}
+
+/// The metadata from where the caller is, for as long as this controller is active.
+pub(super) fn metadata(
+    shared: Arc<Shared>,
+    request: MetadataRequest,
+) -> Result<Response<Answers<MetadataUpdate>>, Status> {
+    shared.require_active()?;
+    let updates = shared.metadata.follow(request.after_offset).map(Ok);
+    let deposed = async move { Err(shared.deposed().await) };
+    let end = Box::pin(futures::stream::once(deposed));
+    Ok(Response::new(Box::pin(until_first_error(updates, end))))
+}
+
+/// Passes on a stream until the other one yields its error.
+fn until_first_error<T: Send + 'static>(
+    stream: impl futures::Stream<Item = Result<T, Status>> + Send + 'static,
+    end: impl futures::Stream<Item = Result<T, Status>> + Send + Unpin + 'static,
+) -> impl futures::Stream<Item = Result<T, Status>> + Send + 'static {
+    let both = futures::stream::select(stream, end);
+    both.scan(false, |ended, item| {
+        let pass = !*ended;
+        *ended = item.is_err();
+        std::future::ready(pass.then_some(item))
+    })
+}
+
+pub(super) async fn alter_partition(
+    shared: &Shared,
+    request: AlterPartitionRequest,
+) -> Result<Response<AlterPartitionResponse>, Status> {
+    let proposals = request.partitions.into_iter().map(convert::proposal);
+    let command = Command::AlterPartition {
+        broker: BrokerId(request.broker_id),
+        epoch: BrokerEpoch(request.broker_epoch),
+        partitions: proposals.collect::<Result<_, _>>()?,
+    };
+    let Reply::Isr(reply) = shared.propose(command).await?.reply else {
+        unreachable!("ISR proposals are answered with ISRs");
+    };
+    let error = convert::code(&reply);
+    let partitions = reply.unwrap_or_default();
+    Ok(Response::new(AlterPartitionResponse {
+        error,
+        partitions: partitions.into_iter().map(isr_result).collect(),
+    }))
+}
+
+fn isr_result(result: Result<Assignment, ErrorCode>) -> AlterPartitionResult {
+    let error = convert::code(&result);
+    match result {
+        Ok(now) => AlterPartitionResult {
+            error,
+            leader_id: BrokerId::to_wire(now.leader),
+            leader_epoch: now.leader_epoch.0,
+            isr: now.isr.iter().map(|r| r.0).collect(),
+            recovering: now.recovery == Recovery::Recovering,
+            partition_epoch: now.partition_epoch.0,
+        },
+        Err(_) => AlterPartitionResult {
+            error,
+            leader_id: -1,
+            leader_epoch: -1,
+            isr: Vec::new(),
+            recovering: false,
+            partition_epoch: -1,
+        },
+    }
+}
+
+pub(super) async fn allocate_producer_ids(
+    shared: &Shared,
+    request: AllocateProducerIdsRequest,
+) -> Result<Response<AllocateProducerIdsResponse>, Status> {
+    let command = Command::AllocateProducerIds {
+        broker: BrokerId(request.broker_id),
+        epoch: BrokerEpoch(request.broker_epoch),
+    };
+    let Reply::ProducerIds(reply) = shared.propose(command).await?.reply else {
+        unreachable!("a block is answered with a block");
+    };
+    let error = convert::code(&reply);
+    let block = reply.unwrap_or(0..0);
+    Ok(Response::new(AllocateProducerIdsResponse {
+        error,
+        first: block.start,
+        count: (block.end - block.start) as i32,
+    }))
+}

@@ -1,0 +1,99 @@
+//! What the active controller reports to whoever watches: the notices of committed commands as events. A controller that is
+//! not active stays silent, so that each happening is told once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use epoka_proto::events::EventLog;
+use epoka_proto::ids::BrokerId;
+use epoka_proto::v1::broker_change::Kind as Change;
+use epoka_proto::v1::event::Kind;
+use epoka_proto::v1::{BrokerChange, Elected, IsrChanged};
+
+use crate::cluster::Notice;
+
+/// The controller's event log and whether it may speak. Clones share both.
+#[derive(Clone)]
+pub(crate) struct Timeline {
+    events: EventLog,
+    active: Arc<AtomicBool>,
+}
+
+impl Timeline {
+    pub(crate) fn new(events: EventLog) -> Self {
+        Self {
+            events,
+            active: Arc::default(),
+        }
+    }
+
+    pub(crate) fn events(&self) -> EventLog {
+        self.events.clone()
+    }
+
+    pub(crate) fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// Reports a change of a broker (or, for CONTROLLER_ACTIVE, of a controller).
+    pub(crate) fn broker(&self, id: BrokerId, change: Change) {
+        if self.active.load(Ordering::Relaxed) {
+            tracing::info!(id = id.0, change = change.as_str_name(), "broker");
+            self.events.push(Kind::Broker(BrokerChange {
+                broker_id: id.0,
+                kind: change.into(),
+            }));
+        }
+    }
+
+    /// Reports what a committed command did.
+    pub(crate) fn note(&self, notices: &[Notice]) {
+        for notice in notices {
+            match notice {
+                Notice::Registered { broker, .. } => self.broker(*broker, Change::Registered),
+                Notice::Fenced { broker } => self.broker(*broker, Change::Fenced),
+                Notice::Unfenced { broker } => self.broker(*broker, Change::Unfenced),
+                Notice::ShuttingDown { broker } => self.broker(*broker, Change::ShuttingDown),
+                Notice::Elected { .. } | Notice::IsrChanged { .. } => self.partition(notice),
+            }
+        }
+    }
+
+    fn partition(&self, notice: &Notice) {
+        if !self.active.load(Ordering::Relaxed) {
+            return;
+        }
+        tracing::debug!(?notice, "partition");
+        let numbers = |ids: &[BrokerId]| ids.iter().map(|id| id.0).collect();
+        let kind = match notice {
+            Notice::Elected {
+                partition,
+                old_leader,
+                new_leader,
+                old_epoch,
+                new_epoch,
+                unclean,
+            } => Kind::Elected(Elected {
+                topic: partition.topic.to_string(),
+                partition: partition.partition,
+                old_leader: old_leader.map(|l| l.0),
+                new_leader: new_leader.map(|l| l.0),
+                old_epoch: old_epoch.0,
+                new_epoch: new_epoch.0,
+                unclean: *unclean,
+            }),
+            Notice::IsrChanged {
+                partition,
+                old,
+                new,
+            } => Kind::Isr(IsrChanged {
+                topic: partition.topic.to_string(),
+                partition: partition.partition,
+                old_isr: numbers(old),
+                new_isr: numbers(new),
+            }),
+            _ => return,
+        };
+        self.events.push(kind);
+    }
+}
