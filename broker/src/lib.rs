@@ -2,6 +2,14 @@
 
 pub mod clock;
 pub mod config;
+pub mod kafka;
 pub mod membership;
+pub mod node;
+pub mod partition;
+pub mod partitions;
 pub mod replica;
+pub mod replication;
 pub mod waiter;
+
+pub use config::BrokerConfig;
+pub use node::{Broker, start};

@@ -50,6 +50,10 @@ impl Logs {
                     .clean_epoch
                     .or_else(|| boot::epoch_of_this_boot(path)),
             );
+            // Logs deleted before the last stop: nobody reads them any more.
+            if let Err(error) = opened.leftovers.unlink() {
+                tracing::warn!(%error, "cannot remove what was deleted before");
+            }
             for (name, topic_id) in opened.partitions {
                 match topic_id {
                     Some(topic) => work.push((dirs.len(), name, topic)),
