@@ -173,18 +173,18 @@ impl Controller {
         let _ = role.wait_for(|r| *r == Role::Active).await;
     }
 
-    /// Stops: ends its streams, lets calls under way finish, leaves the quorum, closes its files.
+    /// Stops: ends its streams, leaves the quorum, lets calls under way finish, closes its files.
     pub async fn shutdown(self) {
         self.shared.set_role(Role::Stopping);
+        if let Err(error) = self.shared.quorum.raft.shutdown().await {
+            tracing::warn!(%error, "the quorum did not stop cleanly");
+        }
         self.stop.cancel();
+        self.background.close();
+        self.background.wait().await;
         let abort = self.server.abort_handle();
         if tokio::time::timeout(DRAIN, self.server).await.is_err() {
             abort.abort();
-        }
-        self.background.close();
-        self.background.wait().await;
-        if let Err(error) = self.shared.quorum.raft.shutdown().await {
-            tracing::warn!(%error, "the quorum did not stop cleanly");
         }
     }
 }

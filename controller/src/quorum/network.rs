@@ -18,6 +18,7 @@ use openraft::raft::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
@@ -25,6 +26,9 @@ use super::Types;
 
 /// Largest message between controllers: a chunk of a snapshot, or many commands.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+
+/// How soon a peer that could not be reached is asked for its vote again.
+const VOTE_RETRY: Duration = Duration::from_millis(10);
 
 /// Connects to the other voters.
 pub(super) struct Network {
@@ -130,13 +134,23 @@ impl RaftNetwork<Types> for Peer {
         self.answer(answer)
     }
 
+    /// A peer that cannot be reached may be starting, as all of them are at the quorum's first election: it is tried again
+    /// for as long as its vote would still count.
     async fn vote(
         &mut self,
         rpc: VoteRequest<u64>,
         option: RPCOption,
     ) -> Result<VoteResponse<u64>, CallError<RaftError<u64>>> {
-        let answer = self.client()?.vote(request(&rpc, &option)).await;
-        self.answer(answer)
+        let deadline = Instant::now() + option.soft_ttl();
+        loop {
+            let answer = self.client()?.vote(request(&rpc, &option)).await;
+            match self.answer(answer) {
+                Err(RPCError::Unreachable(_)) if Instant::now() < deadline => {
+                    tokio::time::sleep(VOTE_RETRY).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// A restarted peer is on this machine or near: try again soon.
