@@ -34,6 +34,7 @@ keys! {
     "epoka.grpc.listener" Some("127.0.0.1:0"), "Where the broker's gRPC services bind; port 0 picks a free one.";
     "epoka.grpc.advertised" Some(""), "host:port at which other nodes reach the gRPC services; by default where they bind.";
     "broker.rack" Some(""), "The broker's rack.";
+    "auto.create.topics.enable" Some("false"), "Whether asking for a topic that does not exist creates it. Kafka's default is true.";
     "broker.heartbeat.interval.ms" Some("2000"), "Time between heartbeats, in milliseconds.";
     "replica.lag.time.max.ms" Some("30000"), "A follower that was not caught up for this long leaves the ISR.";
     "replica.high.watermark.checkpoint.interval.ms" Some("5000"), "How often high watermarks are saved.";
@@ -62,6 +63,8 @@ pub struct BrokerConfig {
     pub controllers: Vec<String>,
     /// `broker.rack`
     pub rack: Option<String>,
+    /// `auto.create.topics.enable`
+    pub auto_create_topics: bool,
     /// `broker.heartbeat.interval.ms`
     pub heartbeat_interval: Duration,
     /// `replica.lag.time.max.ms`
@@ -130,6 +133,7 @@ impl BrokerConfig {
             grpc_advertised: Some(read.text("epoka.grpc.advertised")?).filter(|t| !t.is_empty()),
             controllers,
             rack: Some(read.text("broker.rack")?).filter(|t| !t.is_empty()),
+            auto_create_topics: read.flag("auto.create.topics.enable")?,
             heartbeat_interval: read.millis("broker.heartbeat.interval.ms")?,
             replica_lag_time_max_ms: read.millis("replica.lag.time.max.ms")?.as_millis() as Millis,
             high_watermark_interval: read
@@ -157,6 +161,12 @@ impl Properties<'_> {
         let text = self.text(name)?;
         text.parse()
             .map_err(|_| format!("{name} is `{text}`, which is not a number it can take"))
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, String> {
+        let text = self.text(name)?;
+        text.parse()
+            .map_err(|_| format!("{name} is `{text}`, which is neither true nor false"))
     }
 
     fn millis(&self, name: &str) -> Result<Duration, String> {

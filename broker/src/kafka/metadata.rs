@@ -1,0 +1,202 @@
+//! Metadata: brokers, topics, leaders. Answered from the image alone; only a request that asks for topics to be created on
+//! the way, on a broker set up for that, goes further.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use epoka_proto::error::ErrorCode;
+use epoka_proto::ids::{BrokerId, TopicId};
+use epoka_proto::metadata::{Assignment, Image, Topic};
+use epoka_proto::v1;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::{MetadataRequest, MetadataResponse, TopicName};
+
+use super::lookup::{admin_broker, endpoint, text};
+use super::request::Call;
+use super::topics::is_valid_name;
+use crate::node::Node;
+
+/// What everyone may do with a topic where nobody is kept from anything: read, write, create, delete, alter, describe, and
+/// the same of its configuration (bits by Kafka's AclOperation codes).
+const ALL_TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+
+/// What everyone may do with the cluster.
+pub(super) const ALL_CLUSTER_OPERATIONS: i32 =
+    1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+
+/// Answers from the newest metadata.
+pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -> MetadataResponse {
+    let image = node.image();
+    let topics: Vec<MetadataResponseTopic> = match wanted(call, &request) {
+        None => image
+            .topic_ids
+            .values()
+            .filter_map(|id| image.topics.get(id))
+            .map(|t| describe(&image, t, call, &request))
+            .collect(),
+        Some(wanted) => {
+            let topics: Vec<_> = wanted
+                .iter()
+                .map(|topic| find(&image, topic, call, &request))
+                .collect();
+            if request.allow_auto_topic_creation && node.config().auto_create_topics {
+                create_missing(node, topics).await
+            } else {
+                topics
+            }
+        }
+    };
+    let cluster_operations = if request.include_cluster_authorized_operations {
+        ALL_CLUSTER_OPERATIONS
+    } else {
+        i32::MIN
+    };
+    MetadataResponse::default()
+        .with_brokers(brokers(&image))
+        .with_cluster_id(Some(text(&image.cluster_id)))
+        .with_controller_id(BrokerId::to_wire(admin_broker(&image)).into())
+        .with_topics(topics)
+        .with_cluster_authorized_operations(cluster_operations)
+}
+
+/// The topics asked for; `None` is all of them. Version 0 could not say "none", so there an empty list means all.
+fn wanted<'a>(call: &Call, request: &'a MetadataRequest) -> Option<&'a [MetadataRequestTopic]> {
+    let topics = request.topics.as_deref()?;
+    (call.version > 0 || !topics.is_empty()).then_some(topics)
+}
+
+/// Brokers that clients can use: fenced ones are left out.
+fn brokers(image: &Image) -> Vec<MetadataResponseBroker> {
+    let up = image.brokers.values().filter(|b| !b.fenced);
+    up.filter_map(|broker| {
+        let endpoint = endpoint(broker)?;
+        Some(
+            MetadataResponseBroker::default()
+                .with_node_id(broker.id.0.into())
+                .with_host(text(&endpoint.host))
+                .with_port(endpoint.port.into())
+                .with_rack(broker.rack.as_deref().map(text)),
+        )
+    })
+    .collect()
+}
+
+fn find(
+    image: &Image,
+    wanted: &MetadataRequestTopic,
+    call: &Call,
+    request: &MetadataRequest,
+) -> MetadataResponseTopic {
+    let refused = |error: ErrorCode| {
+        MetadataResponseTopic::default()
+            .with_error_code(error.code())
+            .with_name(wanted.name.clone())
+            .with_topic_id(wanted.topic_id)
+            .with_topic_authorized_operations(i32::MIN)
+    };
+    match &wanted.name {
+        Some(name) => match image.topic(name) {
+            Some(topic) => describe(image, topic, call, request),
+            None if !is_valid_name(name) => refused(ErrorCode::InvalidTopic),
+            None => refused(ErrorCode::UnknownTopicOrPartition),
+        },
+        None if wanted.topic_id.is_nil() => refused(ErrorCode::InvalidRequest),
+        None => match image.topics.get(&TopicId(wanted.topic_id)) {
+            Some(topic) => describe(image, topic, call, request),
+            None => refused(ErrorCode::UnknownTopicId),
+        },
+    }
+}
+
+fn describe(
+    image: &Image,
+    topic: &Topic,
+    call: &Call,
+    request: &MetadataRequest,
+) -> MetadataResponseTopic {
+    let partitions = topic.partitions.iter();
+    MetadataResponseTopic::default()
+        .with_name(Some(TopicName(text(&topic.name))))
+        .with_topic_id(topic.id.0)
+        .with_partitions(
+            partitions
+                .map(|(&number, a)| partition(image, number, a, call))
+                .collect(),
+        )
+        .with_topic_authorized_operations(if request.include_topic_authorized_operations {
+            ALL_TOPIC_OPERATIONS
+        } else {
+            i32::MIN
+        })
+}
+
+fn partition(
+    image: &Image,
+    number: i32,
+    assignment: &Arc<Assignment>,
+    call: &Call,
+) -> MetadataResponsePartition {
+    let reachable = |id: &BrokerId| {
+        let broker = image.brokers.get(id);
+        broker.is_some_and(|b| !b.fenced && endpoint(b).is_some())
+    };
+    let error = match assignment.leader {
+        None => ErrorCode::LeaderNotAvailable.code(),
+        Some(leader) if reachable(&leader) => 0,
+        Some(_) if call.version < 6 => ErrorCode::LeaderNotAvailable.code(),
+        Some(_) => ErrorCode::ListenerNotFound.code(),
+    };
+    let leader = assignment.leader.filter(reachable);
+    let ids = |brokers: &[BrokerId]| brokers.iter().map(|b| b.0.into()).collect();
+    let offline = assignment.replicas.iter().filter(|r| !reachable(r));
+    MetadataResponsePartition::default()
+        .with_error_code(error)
+        .with_partition_index(number)
+        .with_leader_id(BrokerId::to_wire(leader).into())
+        .with_leader_epoch(assignment.leader_epoch.0)
+        .with_replica_nodes(ids(&assignment.replicas))
+        .with_isr_nodes(ids(&assignment.isr))
+        .with_offline_replicas(offline.map(|b| b.0.into()).collect())
+}
+
+/// Asks for the topics that do not exist. Their leaders are known a moment later, so the client is told to come back.
+async fn create_missing(
+    node: &Node,
+    mut topics: Vec<MetadataResponseTopic>,
+) -> Vec<MetadataResponseTopic> {
+    let missing = ErrorCode::UnknownTopicOrPartition.code();
+    let names: BTreeMap<&str, v1::NewTopic> = topics
+        .iter()
+        .filter(|t| t.error_code == missing)
+        .filter_map(|t| t.name.as_ref())
+        .map(|name| {
+            let topic = v1::NewTopic {
+                name: name.to_string(),
+                partitions: -1,
+                replication_factor: -1,
+                ..v1::NewTopic::default()
+            };
+            (name.as_str(), topic)
+        })
+        .collect();
+    if names.is_empty() {
+        return topics;
+    }
+    let request = v1::CreateTopicsRequest {
+        topics: names.into_values().collect(),
+        validate_only: false,
+    };
+    let created = node.controller().create_topics(request).await;
+    let error = match &created {
+        Ok(_) => ErrorCode::LeaderNotAvailable,
+        Err(_) => ErrorCode::UnknownTopicOrPartition,
+    };
+    for topic in topics.iter_mut().filter(|t| t.error_code == missing) {
+        topic.error_code = error.code();
+    }
+    topics
+}
