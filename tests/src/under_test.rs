@@ -1,2 +1,5 @@
-//! The product under test.
-fn main() {}
+//! The product under test: the very entry point of the `epoka` binary, so that tests can start it as child processes.
+
+fn main() -> std::process::ExitCode {
+    epoka::main()
+}

@@ -1,2 +1,5 @@
 //! The `epoka` binary.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    epoka::main()
+}

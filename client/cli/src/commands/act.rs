@@ -1,0 +1,174 @@
+//! `epoka kill | stop | start | pause | resume`: does something to one process of a local cluster.
+
+use std::time::Duration;
+
+use clap::Args;
+use epoka_client::{Client, Connections};
+use epoka_proto::ids::{BrokerId, TopicPartition};
+use epoka_proto::v1::{ActRequest, DescribeQuorumRequest, Process};
+use serde_json::json;
+
+use crate::cluster::{Action, ClusterArgs, Description};
+use crate::failure::{Failure, Outcome};
+use crate::target::{Kind, Target};
+
+/// How long a controller may take to say who is active.
+const QUORUM_PATIENCE: Duration = Duration::from_secs(1);
+/// How long `--wait` waits.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Which process.
+#[derive(Args, Debug)]
+pub struct ActArgs {
+    /// broker:2, leader:orders-0, follower:orders-0, controller (the active one), controller:1.
+    pub target: Target,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Print what was done as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which process to start, and what to wait for.
+#[derive(Args, Debug)]
+pub struct StartArgs {
+    #[command(flatten)]
+    pub act: ActArgs,
+    /// Wait until every partition has all its replicas in the ISR again.
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// Does it.
+///
+/// # Errors
+/// No process plays that part, or the supervisor refuses.
+pub async fn run(action: Action, args: ActArgs) -> Outcome {
+    let (cluster, processes) = args.cluster.processes().await?;
+    let (kind, id) = resolve(&args, &cluster, &processes).await?;
+    let connections = Connections::default();
+    let mut supervisor = connections.supervisor(&cluster.supervisor)?;
+    let request = ActRequest {
+        action: action.to_wire().into(),
+        kind: kind.name().to_owned(),
+        id,
+    };
+    let answer = supervisor
+        .act(request)
+        .await
+        .map_err(|_| args.cluster.not_running())?;
+    let answer = answer.into_inner();
+    if !answer.refused.is_empty() {
+        return Err(Failure::wrong(format!(
+            "{}; `epoka status` shows the processes",
+            answer.refused
+        )));
+    }
+    if args.json {
+        let done = json!({"done": action.past(), "kind": kind.name(), "id": id, "pid": answer.pid});
+        println!("{done}");
+    } else {
+        let part = match &args.target {
+            Target::Process(..) => String::new(),
+            Target::Leader(partition) => format!(", leader of {partition}"),
+            Target::Follower(partition) => format!(", follower of {partition}"),
+            Target::ActiveController => ", the active one".to_owned(),
+        };
+        println!("{kind} {id}{part} {} (pid {})", action.past(), answer.pid);
+    }
+    Ok(())
+}
+
+/// Starts a process, and waits if asked to.
+///
+/// # Errors
+/// As [`run`]; the cluster does not become whole in time.
+pub async fn start(args: StartArgs) -> Outcome {
+    let cluster = args.act.cluster.clone();
+    run(Action::Start, args.act).await?;
+    if !args.wait {
+        return Ok(());
+    }
+    let client = cluster.client().await?;
+    let whole = |m: &epoka_client::Metadata| {
+        let serving = m.brokers.values().all(|b| !b.fenced);
+        (serving && m.partitions().all(|(_, p)| p.is_whole())).then_some(())
+    };
+    client
+        .wait_until("waiting for whole ISRs", WAIT_LIMIT, whole)
+        .await?;
+    Ok(())
+}
+
+async fn resolve(
+    args: &ActArgs,
+    cluster: &Description,
+    processes: &[Process],
+) -> Outcome<(Kind, i32)> {
+    match &args.target {
+        Target::Process(kind, id) => Ok((*kind, *id)),
+        Target::Leader(partition) => {
+            let client = args.cluster.client().await?;
+            leader(&client, partition).map(|id| (Kind::Broker, id.0))
+        }
+        Target::Follower(partition) => {
+            let client = args.cluster.client().await?;
+            follower(&client, partition, processes).map(|id| (Kind::Broker, id.0))
+        }
+        Target::ActiveController => active_controller(cluster)
+            .await
+            .map(|id| (Kind::Controller, id)),
+    }
+}
+
+fn leader(client: &Client, partition: &TopicPartition) -> Outcome<BrokerId> {
+    let metadata = client.metadata();
+    let leader = metadata.partition(partition)?.leader;
+    leader.ok_or_else(|| {
+        Failure::wrong(format!(
+            "{partition} has no leader; name a process instead, such as broker:1"
+        ))
+    })
+}
+
+/// A running broker that follows, one in the ISR if there is one.
+fn follower(
+    client: &Client,
+    partition: &TopicPartition,
+    processes: &[Process],
+) -> Outcome<BrokerId> {
+    let metadata = client.metadata();
+    let state = metadata.partition(partition)?;
+    let runs = |id: &BrokerId| {
+        processes
+            .iter()
+            .any(|p| p.kind == "broker" && p.id == id.0 && p.state == "running")
+    };
+    let follows = |id: &&BrokerId| Some(**id) != state.leader && runs(id);
+    let found = state
+        .isr
+        .iter()
+        .find(follows)
+        .or_else(|| state.replicas.iter().find(follows));
+    found.copied().ok_or_else(|| {
+        Failure::wrong(format!(
+            "{partition} has no running follower; name a process instead, such as broker:1"
+        ))
+    })
+}
+
+async fn active_controller(cluster: &Description) -> Outcome<i32> {
+    let connections = Connections::default();
+    for controller in cluster.nodes_of(Kind::Controller) {
+        let mut client = connections.controller(&controller.grpc)?;
+        let asked = client.describe_quorum(DescribeQuorumRequest {});
+        if let Ok(Ok(answer)) = tokio::time::timeout(QUORUM_PATIENCE, asked).await
+            && let Some(id) = answer.into_inner().active_id
+        {
+            return Ok(id);
+        }
+    }
+    Err(Failure::wrong(
+        "no controller is active; name one instead, such as controller:1",
+    ))
+}

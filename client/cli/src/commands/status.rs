@@ -1,0 +1,34 @@
+//! `epoka status`: leaders, epochs, ISR, log end and high watermark of every replica, once.
+
+use clap::Args;
+
+use super::view::View;
+use crate::cluster::ClusterArgs;
+use crate::failure::Outcome;
+
+/// Show processes, leaders, epochs, ISR, and log end and high watermark of every replica.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  epoka status
+  epoka status --json | jq '.partitions[] | select(.leader == null)'")]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no cluster to ask.
+pub async fn run(args: StatusArgs) -> Outcome {
+    let view = View::take(&args.cluster).await?;
+    if args.json {
+        println!("{:#}", view.json());
+    } else {
+        print!("{}", view.text(None));
+    }
+    Ok(())
+}

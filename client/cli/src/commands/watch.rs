@@ -1,0 +1,163 @@
+//! `epoka watch`: the timeline as it happens, and on a terminal the state of the partitions above it.
+
+use std::collections::VecDeque;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use epoka_client::Connections;
+use epoka_client::events::Collector;
+use epoka_proto::ids::TopicPartition;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::view::View;
+use crate::cluster::ClusterArgs;
+use crate::failure::{Failure, Outcome};
+use crate::node::StopSignal;
+use crate::timeline::{Line, Teller, next_events};
+
+/// How long an event is held back for an earlier one from another node.
+const WINDOW: Duration = Duration::from_millis(60);
+/// How often the state is asked for on a terminal.
+const REFRESH: Duration = Duration::from_millis(500);
+/// Lines of the timeline kept on a terminal.
+const KEPT: usize = 200;
+
+/// Watch what happens, in plain words, as it happens.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  epoka watch
+  epoka watch orders-0
+  epoka watch --json | jq 'select(.unavailable_ms)'")]
+pub struct WatchArgs {
+    /// Only this partition, such as orders-0.
+    #[arg(value_parser = partition)]
+    pub partition: Option<TopicPartition>,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Leave out what happened before now.
+    #[arg(long)]
+    pub from_now: bool,
+}
+
+/// Reads a partition's name.
+///
+/// # Errors
+/// A sentence with an example.
+pub fn partition(text: &str) -> Result<TopicPartition, String> {
+    TopicPartition::parse(text)
+        .ok_or_else(|| format!("`{text}` does not name a partition such as orders-0"))
+}
+
+/// Runs the command until it is interrupted.
+///
+/// # Errors
+/// There is no cluster to watch.
+pub async fn run(args: WatchArgs) -> Outcome {
+    let mut stop = StopSignal::new()?;
+    let sources = sources(&args.cluster).await?;
+    let mut collector = Collector::new(&Connections::default(), sources, WINDOW);
+    let mut teller = Teller::only(args.partition.clone());
+    let screen = std::io::stdout().is_terminal() && !args.json;
+    let mut told: VecDeque<Line> = VecDeque::new();
+    let started_ms = now_ms();
+    let mut refresh = interval(REFRESH);
+    refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let lines = tokio::select! {
+            () = stop.received() => return Ok(()),
+            _ = refresh.tick(), if screen => Vec::new(),
+            events = next_events(&mut collector) => {
+                let Some(events) = events else { return Ok(()) };
+                let mut lines = teller.tell(&events);
+                lines.retain(|line| !args.from_now || line.unix_ms >= started_ms);
+                lines
+            }
+        };
+        if screen {
+            told.extend(lines);
+            while told.len() > KEPT {
+                told.pop_front();
+            }
+            draw(&args, &told).await?;
+        } else if !print(&lines, args.json) {
+            return Ok(());
+        }
+    }
+}
+
+/// Everybody who has events to tell.
+async fn sources(cluster: &ClusterArgs) -> Outcome<Vec<String>> {
+    if cluster.bootstrap.is_empty() {
+        let (description, _) = cluster.processes().await?;
+        return Ok(description.event_sources());
+    }
+    let client = cluster.client().await?;
+    let brokers = client
+        .metadata()
+        .brokers
+        .values()
+        .map(|b| b.grpc.clone())
+        .collect::<Vec<_>>();
+    if brokers.is_empty() {
+        return Err(Failure::wrong("the cluster has no brokers to watch"));
+    }
+    Ok(brokers)
+}
+
+/// `false` when nobody reads any more.
+fn print(lines: &[Line], json: bool) -> bool {
+    let mut out = std::io::stdout().lock();
+    let written = lines.iter().try_for_each(|line| {
+        if json {
+            let line = serde_json::to_string(line).expect("plain data");
+            writeln!(out, "{line}")
+        } else {
+            writeln!(out, "{line}")
+        }
+    });
+    written.and_then(|()| out.flush()).is_ok()
+}
+
+async fn draw(args: &WatchArgs, told: &VecDeque<Line>) -> Outcome {
+    let state = match View::take(&args.cluster).await {
+        Ok(view) => view.text(args.partition.as_ref()),
+        Err(failure) => format!("{failure}\n"),
+    };
+    let (rows, columns) = terminal_size();
+    let room = rows.saturating_sub(state.lines().count() + 2);
+    let first = told.len().saturating_sub(room);
+    let mut screen = String::from("\x1b[H");
+    for line in state.lines().chain([""]) {
+        push_line(&mut screen, line, columns);
+    }
+    for line in told.iter().skip(first) {
+        push_line(&mut screen, &line.to_string(), columns);
+    }
+    screen += "\x1b[J";
+    let mut out = std::io::stdout().lock();
+    out.write_all(screen.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn push_line(screen: &mut String, line: &str, columns: usize) {
+    screen.extend(line.chars().take(columns));
+    screen.push_str("\x1b[K\r\n");
+}
+
+/// Rows and columns, as the shell exports them or as most terminals have them.
+fn terminal_size() -> (usize, usize) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
+    (
+        number("LINES").unwrap_or(40),
+        number("COLUMNS").unwrap_or(160),
+    )
+}
+
+fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}

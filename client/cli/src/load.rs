@@ -1,0 +1,140 @@
+//! A steady stream of stamped records through the SDK, with the books kept: what `demo` breaks clusters under.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use epoka_client::{Client, Producer, ProducerConfig, ProducerRecord, Record, Start};
+use epoka_proto::ids::TopicPartition;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::audit::{Audit, Report};
+use crate::failure::{Failure, Outcome};
+
+/// Settings of a load.
+#[derive(Clone, Debug)]
+pub struct LoadConfig {
+    /// Where records go, in turn.
+    pub partitions: Vec<TopicPartition>,
+    /// Pause between two rounds; in each round every partition gets [`Self::per_round`] records.
+    pub every: Duration,
+    /// Records a partition gets in a round.
+    pub per_round: usize,
+    /// How they are sent.
+    pub producer: ProducerConfig,
+}
+
+/// A load under way.
+pub struct Load {
+    audit: Arc<Mutex<Audit>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Load {
+    /// Begins to send. The name of the run goes into every record.
+    pub fn start(client: &Client, run: &str, config: LoadConfig) -> Self {
+        let audit = Arc::new(Mutex::new(Audit::new(run)));
+        let stop = watch::Sender::new(false);
+        let producer = client.producer(config.producer.clone());
+        let task = tokio::spawn(send(producer, config, audit.clone(), stop.subscribe()));
+        Self { audit, stop, task }
+    }
+
+    /// How many records were acknowledged so far.
+    pub fn acked(&self) -> usize {
+        self.audit
+            .lock()
+            .expect("nothing panics under it")
+            .acked_so_far()
+    }
+
+    /// Stops sending, waits until the fate of every record is known, and gives the books.
+    ///
+    /// # Errors
+    /// The load itself failed.
+    pub async fn finish(self) -> Outcome<Audit> {
+        self.stop.send_replace(true);
+        self.task
+            .await
+            .map_err(|e| Failure::wrong(format!("the load failed: {e}")))?;
+        let audit = Arc::into_inner(self.audit).expect("the task, the only other owner, has ended");
+        Ok(audit.into_inner().expect("nothing panics under it"))
+    }
+}
+
+async fn send(
+    producer: Producer,
+    config: LoadConfig,
+    audit: Arc<Mutex<Audit>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut rounds = interval(config.every);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut deliveries = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = rounds.tick() => {}
+            // A closed channel means that nobody is interested any more.
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+        for partition in config
+            .partitions
+            .iter()
+            .flat_map(|p| std::iter::repeat_n(p, config.per_round))
+        {
+            let (stamp, value) = audit
+                .lock()
+                .expect("nothing panics under it")
+                .enter(partition);
+            let record =
+                ProducerRecord::new(&*partition.topic, value).partition(partition.partition);
+            // A record that could not be queued stays in the books with an unknown fate.
+            let Ok(delivery) = producer.send(record).await else {
+                continue;
+            };
+            let audit = audit.clone();
+            deliveries.spawn(async move {
+                match delivery.await {
+                    Ok(delivered) => {
+                        if let Some(offset) = delivered.offset {
+                            audit
+                                .lock()
+                                .expect("nothing panics under it")
+                                .acked(&stamp, offset);
+                        }
+                    }
+                    Err(error) => tracing::debug!(%error, "a record was not acknowledged"),
+                }
+            });
+        }
+        while deliveries.try_join_next().is_some() {}
+    }
+    producer.close().await;
+    while deliveries.join_next().await.is_some() {}
+}
+
+/// Reads every partition of the books from its beginning to its end and compares.
+///
+/// # Errors
+/// A partition cannot be read.
+pub async fn check(client: &Client, audit: &Audit) -> Outcome<Report> {
+    let mut logs = Vec::new();
+    for partition in audit.partitions() {
+        let end = client.find_offset(partition, Start::Latest).await?.offset;
+        let mut records: Vec<Record> = Vec::new();
+        let mut consumer = client.consumer(partition.clone(), Start::Earliest);
+        consumer.read_to(end, |record| records.push(record)).await?;
+        logs.push((partition, records));
+    }
+    Ok(audit.check(|partition| {
+        let log = logs.iter().find(|(name, _)| *name == partition);
+        let records = log
+            .map(|(_, records)| records.as_slice())
+            .unwrap_or_default();
+        records
+            .iter()
+            .map(|r| (r.offset, r.value.as_deref().unwrap_or_default()))
+    }))
+}

@@ -1,0 +1,232 @@
+//! A controller's settings, read from properties.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use epoka_controller::ControllerConfig;
+use epoka_proto::config::{TOPIC_KEYS, nearest, topic_key};
+
+use super::properties::Properties;
+
+/// The settings that concern the controller itself: name, default, meaning.
+pub const KEYS: &[(&str, &str, &str)] = &[
+    (
+        "node.id",
+        "",
+        "This controller's id: a number of 0 or more, unique among the controllers.",
+    ),
+    (
+        "listeners",
+        "CONTROLLER://127.0.0.1:9093",
+        "Where the controller binds: CONTROLLER://host:port.",
+    ),
+    ("log.dirs", "data", "The controller's directory."),
+    (
+        "controller.quorum.voters",
+        "",
+        "id@host:port of every controller, separated by commas; empty: this one alone.",
+    ),
+    (
+        "broker.session.timeout.ms",
+        "9000",
+        "A broker that is silent for longer is fenced.",
+    ),
+    (
+        "epoka.stream.grace.ms",
+        "30",
+        "How long a broker whose heartbeat stream broke may take to open another.",
+    ),
+    (
+        "auto.leader.rebalance.enable",
+        "true",
+        "Whether leaderships are moved back to preferred leaders from time to time.",
+    ),
+    (
+        "leader.imbalance.check.interval.seconds",
+        "300",
+        "How often they are.",
+    ),
+];
+
+/// Cluster-wide defaults that are no topic setting.
+const CLUSTER_KEYS: [&str; 2] = ["num.partitions", "default.replication.factor"];
+
+/// The names of every setting a controller understands, cluster-wide defaults included.
+pub fn names() -> impl Iterator<Item = &'static str> + Clone {
+    let topic = TOPIC_KEYS
+        .iter()
+        .flat_map(|k| [Some(k.name), k.broker_synonym]);
+    let own = KEYS.iter().map(|(name, _, _)| *name);
+    own.chain(CLUSTER_KEYS).chain(topic.flatten())
+}
+
+/// Reads a controller's settings.
+///
+/// # Errors
+/// A sentence that names the setting and what is wrong with it.
+pub fn from_properties(properties: &Properties) -> Result<ControllerConfig, String> {
+    let text = |name: &str| {
+        let default = KEYS
+            .iter()
+            .find(|(key, _, _)| *key == name)
+            .map_or("", |(_, default, _)| default);
+        properties.get(name).map_or(default, |v| v.trim())
+    };
+    let id = text("node.id");
+    let id = match id.parse::<i32>() {
+        Ok(id) if id >= 0 => id,
+        _ if id.is_empty() => return Err("node.id must be set".to_owned()),
+        _ => {
+            return Err(format!(
+                "node.id is `{id}`, which is not a number of 0 or more"
+            ));
+        }
+    };
+    let number = |name: &str| {
+        let wrong = |_| {
+            format!(
+                "{name} is `{}`, which is not a number it can take",
+                text(name)
+            )
+        };
+        text(name).parse::<u32>().map(u64::from).map_err(wrong)
+    };
+    let mut config = ControllerConfig::new(id, address(text("listeners"))?, text("log.dirs"));
+    config.voters = voters(text("controller.quorum.voters"))?;
+    config.session_timeout = Duration::from_millis(number("broker.session.timeout.ms")?.max(1));
+    config.stream_grace = Duration::from_millis(number("epoka.stream.grace.ms")?);
+    let balance = Duration::from_secs(number("leader.imbalance.check.interval.seconds")?.max(1));
+    config.balance_interval = match text("auto.leader.rebalance.enable") {
+        "true" => Some(balance),
+        "false" => None,
+        other => {
+            return Err(format!(
+                "auto.leader.rebalance.enable is `{other}`; it must be true or false"
+            ));
+        }
+    };
+    config.initial_configs = cluster_defaults(properties)?;
+    Ok(config)
+}
+
+/// Everything that is not the controller's own is a default for the whole cluster, under its topic name.
+fn cluster_defaults(properties: &Properties) -> Result<BTreeMap<String, String>, String> {
+    let own = |name: &str| KEYS.iter().any(|(key, _, _)| *key == name);
+    let mut defaults = BTreeMap::new();
+    for (name, value) in properties.iter().filter(|(name, _)| !own(name)) {
+        if CLUSTER_KEYS.contains(&name.as_str()) {
+            if value.trim().parse::<u32>().is_ok_and(|n| n > 0) {
+                defaults.insert(name.clone(), value.clone());
+                continue;
+            }
+            return Err(format!(
+                "{name} is `{value}`, which is not a number of 1 or more"
+            ));
+        }
+        let by_synonym = || TOPIC_KEYS.iter().find(|k| k.broker_synonym == Some(name));
+        let Some(key) = topic_key(name).or_else(by_synonym) else {
+            let near = nearest(name, names());
+            let hint = near
+                .map(|n| format!("; did you mean `{n}`?"))
+                .unwrap_or_default();
+            return Err(format!("`{name}` is not a controller property{hint}"));
+        };
+        key.check(value)?;
+        defaults.insert(key.name.to_owned(), value.clone());
+    }
+    Ok(defaults)
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    use std::net::ToSocketAddrs as _;
+    let address = text.rsplit_once("://").map_or(text, |(_, address)| address);
+    let resolved = address
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut found| found.next());
+    resolved.ok_or_else(|| format!("listeners is `{text}`, which is not CONTROLLER://HOST:PORT"))
+}
+
+fn voters(text: &str) -> Result<Vec<(i32, String)>, String> {
+    let voters = text.split(',').map(str::trim).filter(|v| !v.is_empty());
+    let read = |voter: &str| {
+        let (id, address) = voter.split_once('@')?;
+        let (_host, port) = address.rsplit_once(':')?;
+        port.parse::<u16>().ok()?;
+        Some((id.parse().ok()?, address.to_owned()))
+    };
+    voters
+        .map(|v| {
+            read(v).ok_or_else(|| {
+                format!("controller.quorum.voters: `{v}` is not of the form id@host:port")
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<ControllerConfig, String> {
+        let mut properties = Properties::from([("node.id".to_owned(), "1".to_owned())]);
+        properties.extend(
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned())),
+        );
+        from_properties(&properties)
+    }
+
+    #[test]
+    fn settings_are_read_with_their_defaults() {
+        let config = read(&[
+            ("listeners", "CONTROLLER://127.0.0.1:7001"),
+            (
+                "controller.quorum.voters",
+                "1@127.0.0.1:7001, 2@127.0.0.1:7002",
+            ),
+            ("min.insync.replicas", "2"),
+            ("log.segment.bytes", "1048576"),
+            ("num.partitions", "3"),
+        ])
+        .expect("complete");
+        assert_eq!(config.listen.port(), 7001);
+        assert_eq!(config.voters[1], (2, "127.0.0.1:7002".to_owned()));
+        assert_eq!(config.session_timeout, Duration::from_secs(9));
+        let defaults: Vec<_> = config
+            .initial_configs
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        let expected = [
+            ("min.insync.replicas", "2"),
+            ("num.partitions", "3"),
+            ("segment.bytes", "1048576"),
+        ];
+        assert_eq!(defaults, expected);
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_with_its_remedy() {
+        for (key, value, says) in [
+            ("node.id", "-1", "not a number of 0 or more"),
+            ("node.id", "", "must be set"),
+            ("listeners", "nowhere", "CONTROLLER://HOST:PORT"),
+            ("controller.quorum.voters", "127.0.0.1:7001", "id@host:port"),
+            ("broker.session.timeout.ms", "soon", "not a number"),
+            (
+                "min.insync.replica",
+                "2",
+                "did you mean `min.insync.replicas`",
+            ),
+            ("min.insync.replicas", "none", "min.insync.replicas"),
+            ("num.partitions", "0", "1 or more"),
+            ("auto.leader.rebalance.enable", "yes", "true or false"),
+        ] {
+            let error = read(&[(key, value)]).expect_err(key);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What happened, told in plain words with relative times. `teller` turns events into lines and is pure; gathering the
+//! events is the SDK's business, printing the lines the commands'.
+
+mod teller;
+mod words;
+
+pub use teller::{Line, Teller};
+
+use std::time::Duration;
+
+use epoka_client::events::Collector;
+use epoka_proto::v1::Event;
+use tokio::time::timeout;
+
+/// Events that arrive within this time of each other are told together.
+const TOGETHER: Duration = Duration::from_millis(15);
+
+/// The next event and those that come with it. Cancel-safe up to the first event.
+pub async fn next_events(collector: &mut Collector) -> Option<Vec<Event>> {
+    let mut events = vec![collector.next().await?];
+    while let Ok(Some(event)) = timeout(TOGETHER, collector.next()).await {
+        events.push(event);
+        if events.len() >= 512 {
+            break;
+        }
+    }
+    Some(events)
+}

@@ -1,0 +1,506 @@
+//! Turns events into lines: times relative to the last thing that went wrong, changes that belong together in one line,
+//! and how long each partition took no writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use epoka_proto::ids::TopicPartition;
+use epoka_proto::v1::broker_change::Kind as BrokerKind;
+use epoka_proto::v1::event::Kind;
+use epoka_proto::v1::process_change::Kind as ProcessKind;
+use epoka_proto::v1::{BrokerChange, Elected, Event, IsrChanged, ProcessChange};
+use serde::Serialize;
+
+use super::words;
+
+/// Events of one node this close to each other are one decision.
+const SAME_MOMENT_MICROS: i64 = 2_000;
+/// After this long without a new incident, times start over.
+const LONG_AGO_MICROS: i64 = 600_000_000;
+
+/// One line of the timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// The node's clock: milliseconds since the Unix epoch.
+    pub unix_ms: i64,
+    /// Since the last incident.
+    #[serde(rename = "relative_ms")]
+    relative_ms: i64,
+    /// Who says so.
+    pub node: String,
+    /// What happened.
+    pub text: String,
+    /// How long a partition took no writes, when this is its first one again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable_ms: Option<i64>,
+    #[serde(skip)]
+    relative_micros: i64,
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sign = if self.relative_micros < 0 { "" } else { "+" };
+        let time = words::span(self.relative_micros);
+        write!(f, "{sign}{time} {}", self.text)
+    }
+}
+
+/// Tells the events of a cluster, or those that concern one partition.
+#[derive(Default)]
+pub struct Teller {
+    only: Option<TopicPartition>,
+    /// When times are counted from: the last incident.
+    origin: Option<i64>,
+    /// What is wrong with which broker, and since when.
+    incidents: BTreeMap<i32, i64>,
+    /// Brokers that were fenced and have not come back.
+    fenced: BTreeSet<i32>,
+    /// Partitions whose leader went away, since when.
+    outages: BTreeMap<TopicPartition, i64>,
+}
+
+impl Teller {
+    /// Tells everything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells what happens to processes, to brokers, and to this partition.
+    pub fn only(partition: Option<TopicPartition>) -> Self {
+        Self {
+            only: partition,
+            ..Self::default()
+        }
+    }
+
+    /// The lines for these events, which come in order of time, after all that were told before.
+    pub fn tell(&mut self, events: &[Event]) -> Vec<Line> {
+        let mut lines = Vec::new();
+        let mut rest = events;
+        while let Some(first) = rest.first() {
+            let together = rest
+                .iter()
+                .take_while(|e| belongs_with(first, e))
+                .count()
+                .max(1);
+            let (group, later) = rest.split_at(together);
+            rest = later;
+            self.tell_group(group, &mut lines);
+        }
+        lines
+    }
+
+    fn tell_group(&mut self, group: &[Event], lines: &mut Vec<Line>) {
+        let mut standings = Vec::new();
+        let mut elections: Vec<&Elected> = Vec::new();
+        let mut isrs: BTreeMap<(Vec<i32>, Vec<i32>), Vec<TopicPartition>> = BTreeMap::new();
+        for event in group {
+            match &event.kind {
+                Some(Kind::Broker(change)) => standings.push(self.standing(event, change)),
+                Some(Kind::Elected(elected)) => {
+                    self.note_outage(elected);
+                    if self.concerns(&elected.topic, elected.partition) {
+                        elections.push(elected);
+                    }
+                }
+                Some(Kind::Isr(change)) if self.concerns(&change.topic, change.partition) => {
+                    let name = TopicPartition::new(change.topic.as_str(), change.partition);
+                    isrs.entry(members(change)).or_default().push(name);
+                }
+                Some(other) => {
+                    if let Some((text, unavailable)) = self.single(event, other) {
+                        lines.push(self.line(event, text, unavailable));
+                    }
+                }
+                None => {}
+            }
+        }
+        let Some(first) = group.first() else { return };
+        let mut decision = standings;
+        decision.extend(elections.iter().map(|e| election(e)));
+        if !decision.is_empty() {
+            lines.push(self.line(first, decision.join(", "), None));
+        }
+        for ((old, new), partitions) in isrs {
+            lines.push(self.line(first, isr(&old, &new, &partitions), None));
+        }
+    }
+
+    /// Events that are told alone: the words, and for a first write how long there was none.
+    fn single(&mut self, event: &Event, kind: &Kind) -> Option<(String, Option<i64>)> {
+        let who = words::node(&event.node);
+        let name = |topic: &str, partition| TopicPartition::new(topic, partition);
+        let told = match kind {
+            Kind::Process(change) => {
+                self.note_process(event, change);
+                return Some((words::process(change), None));
+            }
+            Kind::Note(note) => return Some((format!("{who}: {}", note.text), None)),
+            Kind::Truncated(cut) => (&cut.topic, cut.partition, words::truncated(&who, cut)),
+            Kind::FirstWrite(write) => {
+                let partition = name(&write.topic, write.partition);
+                let since = self.outages.remove(&partition);
+                let unavailable = since.map(|since| event.unix_micros - since);
+                let to = match &self.only {
+                    Some(_) => String::new(),
+                    None => format!(" to {partition}"),
+                };
+                let text = match unavailable {
+                    Some(micros) => format!(
+                        "first accepted write{to}: unavailable {}",
+                        words::span(micros)
+                    ),
+                    None => format!("first accepted write{to} in epoch {}", write.leader_epoch),
+                };
+                let told = self.concerns(&write.topic, write.partition);
+                return told.then_some((text, unavailable));
+            }
+            Kind::WatermarkBack(back) => {
+                let partition = name(&back.topic, back.partition);
+                let text = format!(
+                    "high watermark of {partition} back at {} in epoch {}",
+                    back.high_watermark, back.leader_epoch
+                );
+                (&back.topic, back.partition, text)
+            }
+            Kind::ReplicaOffline(offline) => {
+                let partition = name(&offline.topic, offline.partition);
+                let text = format!("{who} took {partition} offline: {}", offline.reason);
+                (&offline.topic, offline.partition, text)
+            }
+            Kind::Repaired(repaired) => {
+                let partition = name(&repaired.topic, repaired.partition);
+                let text = format!("{who} repaired {partition}: {}", repaired.what);
+                (&repaired.topic, repaired.partition, text)
+            }
+            Kind::Broker(_) | Kind::Elected(_) | Kind::Isr(_) => return None,
+        };
+        let (topic, partition, text) = told;
+        self.concerns(topic, partition).then_some((text, None))
+    }
+
+    fn standing(&mut self, event: &Event, change: &BrokerChange) -> String {
+        let broker = change.broker_id;
+        let kind = change.kind();
+        match kind {
+            BrokerKind::StreamClosed => {
+                let expected = self.incidents.contains_key(&broker);
+                self.incident(broker, event.unix_micros);
+                if expected {
+                    return "heartbeat stream closed".to_owned();
+                }
+            }
+            BrokerKind::SessionExpired | BrokerKind::ShuttingDown => {
+                self.incident(broker, event.unix_micros);
+            }
+            BrokerKind::Fenced => {
+                self.fenced.insert(broker);
+                self.incident(broker, event.unix_micros);
+            }
+            BrokerKind::Unfenced => {
+                let known = self.incidents.remove(&broker).is_some();
+                if self.fenced.remove(&broker) || known {
+                    return format!("broker {broker} back");
+                }
+            }
+            BrokerKind::Registered | BrokerKind::ControllerActive => {}
+        }
+        words::standing(broker, kind)
+    }
+
+    fn note_process(&mut self, event: &Event, change: &ProcessChange) {
+        let gone = matches!(
+            change.kind(),
+            ProcessKind::Killed | ProcessKind::Stopped | ProcessKind::Paused | ProcessKind::Exited
+        );
+        if !gone {
+            return;
+        }
+        match change
+            .process
+            .strip_prefix("broker-")
+            .and_then(|id| id.parse().ok())
+        {
+            Some(broker) => self.incident(broker, event.unix_micros),
+            None => self.origin = Some(event.unix_micros),
+        }
+    }
+
+    /// Something is wrong with a broker; what follows from the same trouble does not count anew.
+    fn incident(&mut self, broker: i32, at: i64) {
+        if let std::collections::btree_map::Entry::Vacant(entry) = self.incidents.entry(broker) {
+            entry.insert(at);
+            self.origin = Some(at);
+        }
+    }
+
+    /// A partition lost its leader, or changed it because of an incident.
+    fn note_outage(&mut self, elected: &Elected) {
+        let since = elected.old_leader.and_then(|old| self.incidents.get(&old));
+        if let Some(&since) = since
+            && elected.old_leader != elected.new_leader
+        {
+            let name = TopicPartition::new(elected.topic.as_str(), elected.partition);
+            self.outages.entry(name).or_insert(since);
+        }
+    }
+
+    fn concerns(&self, topic: &str, partition: i32) -> bool {
+        let only = self.only.as_ref();
+        only.is_none_or(|only| *only.topic == *topic && only.partition == partition)
+    }
+
+    fn line(&mut self, event: &Event, text: String, unavailable: Option<i64>) -> Line {
+        let at = event.unix_micros;
+        let origin = match self.origin {
+            Some(origin) if at - origin < LONG_AGO_MICROS => origin,
+            _ => *self.origin.insert(at),
+        };
+        let ms = |micros: i64| (micros + 500).div_euclid(1000);
+        Line {
+            unix_ms: at / 1000,
+            relative_ms: ms(at - origin),
+            node: event.node.clone(),
+            text,
+            unavailable_ms: unavailable.map(ms),
+            relative_micros: at - origin,
+        }
+    }
+}
+
+/// Whether an event is part of the same decision: fencing, elections and ISR changes of one batch of the controller.
+fn belongs_with(first: &Event, event: &Event) -> bool {
+    let decision = |e: &Event| {
+        matches!(
+            &e.kind,
+            Some(Kind::Elected(_) | Kind::Isr(_))
+                | Some(Kind::Broker(BrokerChange { kind: 2, .. })) // fenced
+        )
+    };
+    first.node == event.node
+        && decision(first)
+        && decision(event)
+        && event.unix_micros - first.unix_micros <= SAME_MOMENT_MICROS
+}
+
+fn members(change: &IsrChanged) -> (Vec<i32>, Vec<i32>) {
+    let sorted = |list: &[i32]| {
+        let mut list = list.to_vec();
+        list.sort_unstable();
+        list
+    };
+    (sorted(&change.old_isr), sorted(&change.new_isr))
+}
+
+fn election(elected: &Elected) -> String {
+    let leader = if elected.old_leader == elected.new_leader {
+        format!("leader {} stays", words::leader(elected.new_leader))
+    } else {
+        let (old, new) = (
+            words::leader(elected.old_leader),
+            words::leader(elected.new_leader),
+        );
+        format!("leader {old} -> {new}")
+    };
+    let unclean = if elected.unclean { ", unclean" } else { "" };
+    format!(
+        "{}-{} {leader}, epoch {} -> {}{unclean}",
+        elected.topic, elected.partition, elected.old_epoch, elected.new_epoch
+    )
+}
+
+fn isr(old: &[i32], new: &[i32], partitions: &[TopicPartition]) -> String {
+    let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    let change = format!("{} -> {}", words::ids(old), words::ids(new));
+    let joined: Vec<_> = new.iter().filter(|id| !old.contains(id)).collect();
+    let left: Vec<_> = old.iter().filter(|id| !new.contains(id)).collect();
+    match (joined.as_slice(), left.as_slice()) {
+        ([one], []) => format!("broker {one} rejoined ISR of {names}: {change}"),
+        ([], [one]) => format!("broker {one} left ISR of {names}: {change}"),
+        _ => format!("ISR of {names}: {change}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use epoka_proto::v1::{FirstWrite, Truncated, WatermarkBack};
+
+    fn at(ms: i64, node: &str, kind: Kind) -> Event {
+        Event {
+            sequence: 0,
+            unix_micros: 1_000_000_000 + ms * 1000,
+            node: node.into(),
+            kind: Some(kind),
+        }
+    }
+
+    fn process(process: &str, kind: ProcessKind) -> Kind {
+        Kind::Process(ProcessChange {
+            process: process.into(),
+            kind: kind.into(),
+            detail: String::new(),
+        })
+    }
+
+    fn broker(broker_id: i32, kind: BrokerKind) -> Kind {
+        Kind::Broker(BrokerChange {
+            broker_id,
+            kind: kind.into(),
+        })
+    }
+
+    fn elected(partition: i32, old: i32, new: i32, epoch: i32) -> Kind {
+        Kind::Elected(Elected {
+            topic: "orders".into(),
+            partition,
+            old_leader: Some(old),
+            new_leader: Some(new),
+            old_epoch: epoch - 1,
+            new_epoch: epoch,
+            unclean: false,
+        })
+    }
+
+    fn isr(partition: i32, old: &[i32], new: &[i32]) -> Kind {
+        Kind::Isr(IsrChanged {
+            topic: "orders".into(),
+            partition,
+            old_isr: old.into(),
+            new_isr: new.into(),
+        })
+    }
+
+    fn first_write(partition: i32, leader_epoch: i32) -> Kind {
+        Kind::FirstWrite(FirstWrite {
+            topic: "orders".into(),
+            partition,
+            leader_epoch,
+            offset: 1040,
+        })
+    }
+
+    fn story() -> Vec<Event> {
+        let controller = "controller-1";
+        vec![
+            at(0, "supervisor", process("broker-2", ProcessKind::Killed)),
+            at(3, controller, broker(2, BrokerKind::StreamClosed)),
+            at(61, controller, broker(2, BrokerKind::Fenced)),
+            at(61, controller, elected(0, 2, 3, 5)),
+            at(61, controller, isr(0, &[1, 2, 3], &[3, 1])),
+            at(61, controller, isr(1, &[1, 2, 3], &[1, 3])),
+            at(70, "broker-3", first_write(0, 5)),
+            at(
+                72,
+                "broker-3",
+                Kind::WatermarkBack(WatermarkBack {
+                    topic: "orders".into(),
+                    partition: 0,
+                    leader_epoch: 5,
+                    high_watermark: 1041,
+                }),
+            ),
+            at(
+                2000,
+                "supervisor",
+                process("broker-2", ProcessKind::Started),
+            ),
+            at(2050, controller, broker(2, BrokerKind::Registered)),
+            at(2060, controller, broker(2, BrokerKind::Unfenced)),
+            at(
+                2080,
+                "broker-2",
+                Kind::Truncated(Truncated {
+                    topic: "orders".into(),
+                    partition: 0,
+                    from_offset: 1042,
+                    to_offset: 1040,
+                    batches: 2,
+                    epochs: vec![4],
+                    archived: String::new(),
+                    high_watermark: 1040,
+                }),
+            ),
+            at(2100, controller, isr(0, &[3, 1], &[3, 1, 2])),
+        ]
+    }
+
+    #[test]
+    fn a_killed_leader_is_told_from_the_kill_to_the_whole_isr() {
+        let lines = Teller::new().tell(&story());
+        let told: Vec<_> = lines.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "+0 ms broker 2 killed",
+                "+3 ms heartbeat stream closed",
+                "+61 ms broker 2 fenced, orders-0 leader 2 -> 3, epoch 4 -> 5",
+                "+61 ms broker 2 left ISR of orders-0, orders-1: 1,2,3 -> 1,3",
+                "+70 ms first accepted write to orders-0: unavailable 70 ms",
+                "+72 ms high watermark of orders-0 back at 1041 in epoch 5",
+                "+2.0 s broker 2 started",
+                "+2.1 s broker 2 registered",
+                "+2.1 s broker 2 back",
+                "+2.1 s broker 2 truncated orders-0 from 1042 to 1040 (2 batches of epoch 4, none acked by all)",
+                "+2.1 s broker 2 rejoined ISR of orders-0: 1,3 -> 1,2,3",
+            ]
+        );
+        assert_eq!(lines[4].unavailable_ms, Some(70));
+    }
+
+    #[test]
+    fn one_partition_is_told_without_the_others() {
+        let lines = Teller::only(Some(TopicPartition::new("orders", 1))).tell(&story());
+        let told: Vec<_> = lines.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told[2..4],
+            [
+                "+61 ms broker 2 fenced",
+                "+61 ms broker 2 left ISR of orders-1: 1,2,3 -> 1,3"
+            ]
+        );
+        assert!(
+            told.iter().all(|line| !line.contains("orders-0")),
+            "{told:?}"
+        );
+        let lines = Teller::only(Some(TopicPartition::new("orders", 0))).tell(&story());
+        assert_eq!(
+            lines[4].to_string(),
+            "+70 ms first accepted write: unavailable 70 ms"
+        );
+    }
+
+    #[test]
+    fn each_incident_counts_from_its_own_start() {
+        let mut teller = Teller::new();
+        teller.tell(&story());
+        let again = [
+            at(9000, "supervisor", process("broker-3", ProcessKind::Killed)),
+            at(9040, "controller-1", elected(0, 3, 1, 6)),
+            at(9055, "broker-1", first_write(0, 6)),
+        ];
+        let told: Vec<_> = teller
+            .tell(&again)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "+0 ms broker 3 killed",
+                "+40 ms orders-0 leader 3 -> 1, epoch 5 -> 6",
+                "+55 ms first accepted write to orders-0: unavailable 55 ms",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_election_without_an_incident_is_no_outage() {
+        let told = Teller::new().tell(&[
+            at(0, "controller-1", elected(0, 2, 1, 6)),
+            at(5, "broker-1", first_write(0, 6)),
+        ]);
+        assert_eq!(told[1].text, "first accepted write to orders-0 in epoch 6");
+        assert_eq!(told[1].unavailable_ms, None);
+    }
+}
