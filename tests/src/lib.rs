@@ -1,1 +1,4 @@
-//! Placeholder.
+//! What the tests of the whole product share. Nothing here is part of it.
+
+pub mod model;
+pub mod sim;

@@ -1,0 +1,221 @@
+//! What must be true, whatever the nodes believe: the committed records of each partition as an observer saw them become
+//! committed, every batch ever written, and who led when. The invariants I-1 to I-16 of the replication document (I-1, I-2
+//! and I-18 of the metadata are `cluster::broken_invariants`; I-17 holds because brokers apply the controller's own log).
+//!
+//! An unclean election may lose committed records on purpose. From the moment it is decided until its leader begins, the
+//! partition is not judged; then what the new leader holds is what is committed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use epoka_proto::ids::{LeaderEpoch, Offset};
+
+use super::broker::Disk;
+use super::message::Home;
+use crate::model::{Batch, ModelLog};
+
+pub(super) struct Ghost {
+    partitions: Vec<History>,
+}
+
+#[derive(Default)]
+struct History {
+    committed: Vec<Batch>,
+    /// I-3: which life of which broker leads a term.
+    leaders: BTreeMap<LeaderEpoch, (usize, u64)>,
+    /// I-4: what was ever written at an (offset, epoch), and what stood before it. Only looked up.
+    written: HashMap<(Offset, LeaderEpoch), (u64, Offset, Option<(Offset, LeaderEpoch)>)>,
+    /// Watermarks of older terms prove nothing any more.
+    judged_from: LeaderEpoch,
+    /// Decided uncleanly, and not begun yet.
+    unsettled: bool,
+    /// The highest log start of any replica: before it, logs may differ (I-4), since a leader can tell no one how its own began.
+    start: Offset,
+    /// How often an unclean election has changed what is committed.
+    rewritten: u32,
+}
+
+impl History {
+    fn end(&self) -> Offset {
+        self.committed.last().map_or(self.start, |b| b.end)
+    }
+
+    fn at(&self, offset: Offset) -> Option<&Batch> {
+        let index = self.committed.partition_point(|b| b.end <= offset);
+        self.committed.get(index)
+    }
+}
+
+impl Ghost {
+    pub(super) fn new(partitions: usize) -> Self {
+        Self { partitions: (0..partitions).map(|_| History::default()).collect() }
+    }
+
+    /// The end of what is committed.
+    pub(super) fn end(&self, p: usize) -> Offset {
+        self.partitions[p].end()
+    }
+
+    pub(super) fn is_unsettled(&self, p: usize) -> bool {
+        self.partitions[p].unsettled
+    }
+
+    pub(super) fn judges(&self, p: usize, term: LeaderEpoch) -> bool {
+        !self.partitions[p].unsettled && term >= self.partitions[p].judged_from
+    }
+
+    pub(super) fn unclean_election(&mut self, p: usize, epoch: LeaderEpoch) {
+        self.partitions[p].unsettled = true;
+        self.partitions[p].judged_from = epoch;
+    }
+
+    /// I-3, at the start of a term.
+    pub(super) fn starts_epoch(&mut self, p: usize, epoch: LeaderEpoch, home: Home) {
+        let before = self.partitions[p].leaders.insert(epoch, (home.broker, home.life));
+        assert!(before.is_none(), "I-3: {home:?} leads epoch {epoch} after {before:?}");
+    }
+
+    /// I-3, at every append.
+    pub(super) fn appended_by_leader(&mut self, p: usize, epoch: LeaderEpoch, home: Home) {
+        let leader = self.partitions[p].leaders.get(&epoch);
+        assert_eq!(leader, Some(&(home.broker, home.life)), "I-3: append in epoch {epoch} by {home:?}");
+    }
+
+    /// A leader begins: it holds everything committed (I-6), or defines it after an unclean election: what was and it has, and
+    /// what it will show at once.
+    pub(super) fn leads(&mut self, p: usize, epoch: LeaderEpoch, watermark: Offset, disk: &mut Disk) {
+        let history = &mut self.partitions[p];
+        follow(history, disk);
+        if history.unsettled && epoch >= history.judged_from {
+            history.start = disk.log.start();
+            history.rewritten += 1;
+            follow(history, disk);
+            let shown = disk.matched.max(watermark);
+            history.committed = disk.log.read(history.start, shown, usize::MAX).to_vec();
+            history.unsettled = false;
+            history.judged_from = epoch;
+            follow(history, disk);
+        }
+        // One that learns only now of its election may have been followed by others already.
+        let newest = history.leaders.last_key_value().is_some_and(|(&last, _)| last == epoch);
+        if !history.unsettled && epoch >= history.judged_from && newest {
+            assert!(
+                disk.matched >= history.end(),
+                "I-6: the leader of epoch {epoch} matches to {}, committed is {}: {:?} {:?}",
+                disk.matched,
+                history.end(),
+                history.at(disk.matched),
+                disk.log
+            );
+        }
+    }
+
+    /// I-4, I-14: batches were appended from an index on.
+    pub(super) fn appended(&mut self, p: usize, log: &ModelLog, from: usize) {
+        let history = &mut self.partitions[p];
+        let batches = log.batches();
+        for (index, batch) in batches.iter().enumerate().skip(from) {
+            let before = index.checked_sub(1).map(|i| (batches[i].base, batches[i].epoch));
+            let covering = log.epochs().epoch_at(batch.base.max(log.start()));
+            assert_eq!(covering, Some(batch.epoch), "I-14: {batch:?} in {:?}", log.epochs());
+            let entry = history.written.entry((batch.base, batch.epoch));
+            let known = *entry.or_insert((batch.payload, batch.end, before));
+            assert_eq!((known.0, known.1), (batch.payload, batch.end), "I-4: two batches at {batch:?}");
+            if let (Some(then), Some(now)) = (known.2, before) {
+                let deleted = batch.base <= history.start;
+                assert!(then == now || deleted, "I-4: {then:?} and {now:?} before {batch:?}");
+            }
+        }
+    }
+
+    /// A replica forgot what is before an offset.
+    pub(super) fn starts_at(&mut self, p: usize, start: Offset) {
+        let history = &mut self.partitions[p];
+        history.start = history.start.max(start);
+    }
+
+    /// I-9: a cut takes no record that is committed.
+    pub(super) fn truncated(&mut self, p: usize, disk: &mut Disk) {
+        let history = &self.partitions[p];
+        assert!(
+            disk.matched <= disk.log.end().max(history.start) || disk.rewritten != history.rewritten || history.unsettled,
+            "I-9: cut to {}, although committed and equal up to {}",
+            disk.log.end(),
+            disk.matched
+        );
+        disk.matched = disk.matched.min(disk.log.end());
+    }
+
+    /// I-14: the history lies within the log.
+    pub(super) fn check_history(&self, log: &ModelLog) {
+        let entries = log.epochs().entries();
+        let sorted = entries.windows(2).all(|w| w[0].epoch < w[1].epoch && w[0].start < w[1].start);
+        let within = entries.first().is_none_or(|e| e.start >= log.start())
+            && entries.last().is_none_or(|e| e.start <= log.end());
+        assert!(sorted && within, "I-14: {entries:?} in a log {}..{}", log.start(), log.end());
+    }
+
+    /// A replica's high watermark after a step. A leader's makes records committed; anyone else's must be among them (I-5).
+    pub(super) fn watermark(&mut self, p: usize, term: LeaderEpoch, leads: bool, watermark: Offset, disk: &mut Disk) {
+        let history = &mut self.partitions[p];
+        if history.unsettled || term < history.judged_from {
+            return;
+        }
+        follow(history, disk);
+        if disk.matched >= watermark {
+            return;
+        }
+        assert_eq!(
+            disk.matched,
+            history.end().max(disk.log.start()).max(history.start.min(disk.log.end())),
+            "I-5: below its high watermark {watermark} a log differs from what is committed at {:?}: {:?}",
+            history.at(disk.matched),
+            disk.log
+        );
+        assert!(leads, "I-5: a follower is at {watermark}, committed is {}", history.end());
+        history.committed.extend(disk.log.read(disk.matched, watermark, usize::MAX));
+        assert_eq!(history.end(), watermark, "a high watermark is a batch boundary");
+        disk.matched = watermark;
+    }
+
+    /// Whether a replica holds everything committed (I-7, I-10).
+    pub(super) fn is_complete(&self, p: usize, disk: &mut Disk) -> bool {
+        let history = &self.partitions[p];
+        follow(history, disk);
+        disk.matched >= history.end()
+    }
+
+    /// I-11: what a consumer is served is what is committed.
+    pub(super) fn consumed(&self, p: usize, term: LeaderEpoch, batches: &[Batch]) {
+        if !self.judges(p, term) {
+            return;
+        }
+        for batch in batches {
+            let committed = self.partitions[p].at(batch.base);
+            assert_eq!(committed, Some(batch), "I-11: served in epoch {term}");
+        }
+    }
+
+    /// L-54: the newest leader never tells a latest offset before what was already committed (KIP-207).
+    pub(super) fn latest_told(&self, p: usize, term: LeaderEpoch, newest: bool, latest: Offset) {
+        let end = self.end(p);
+        let stale = !newest || !self.judges(p, term);
+        assert!(stale || latest >= end, "L-54: latest is {latest}, committed is {end}");
+    }
+}
+
+/// Moves the mark up to which a log equals what is committed.
+fn follow(history: &History, disk: &mut Disk) {
+    if disk.rewritten != history.rewritten {
+        disk.rewritten = history.rewritten;
+        disk.matched = disk.log.start();
+    }
+    let known = disk.log.start().max(history.start.min(disk.log.end()));
+    disk.matched = disk.matched.min(history.end()).max(known);
+    while disk.matched < history.end() && disk.matched < disk.log.end() {
+        let ours = disk.log.read(disk.matched, disk.log.end(), 1).first();
+        match (ours, history.at(disk.matched)) {
+            (Some(ours), Some(committed)) if ours == committed => disk.matched = ours.end,
+            _ => return,
+        }
+    }
+}
