@@ -6,7 +6,7 @@
 //!
 //! | where the first bad byte lies        | below       | at or above                                          |
 //! |--------------------------------------|-------------|------------------------------------------------------|
-//! | newest segment                       | damaged     | cut there, the rest kept under `truncated/`          |
+//! | newest segment, or its missing end   | damaged     | cut there, the rest kept under `truncated/`          |
 //! | closed segment, a write cut short    | damaged     | cut there, and the segments after it, all kept aside |
 //! | closed segment, anything else        | damaged     | damaged                                              |
 //!
@@ -159,6 +159,13 @@ pub(crate) fn open(
     let recovery_point = place.state.recovery_point(&place.partition);
     let mut loaded = recover_segments::load(&place, &config, clean, recovery_point, &mut repairs)?;
     let noted_start = place.state.log_start(&place.partition);
+    if loaded.end < recovery_point && loaded.end >= noted_start {
+        return Err(OpenError::Damaged(cut_short(
+            &place,
+            &loaded,
+            recovery_point,
+        )));
+    }
     if loaded.end < noted_start || loaded.segments.is_empty() {
         loaded = empty(&place, &config, loaded, noted_start, &mut repairs)?;
     }
@@ -196,6 +203,19 @@ pub(crate) fn open(
         failed: false,
     };
     Ok((log, repairs))
+}
+
+/// A log that ends before its recovery point has lost durable data, though what there is of it is whole.
+fn cut_short(place: &Place, loaded: &Loaded, recovery_point: Offset) -> Damage {
+    let newest = loaded.segments.last();
+    Damage {
+        file: newest.map_or_else(|| place.dir.clone(), |s| s.path().to_owned()),
+        position: newest.map_or(0, Segment::size),
+        what: format!(
+            "it ends here, though everything below offset {recovery_point} had been made durable"
+        ),
+        readable: loaded.end,
+    }
 }
 
 /// Removes what earlier lives left behind: files renamed for deletion, temporary files, indexes without their log (D-20, D-21).

@@ -223,10 +223,17 @@ pub(crate) fn is_torn(file: &File, end: u64, fault: &Fault) -> io::Result<bool> 
             return Ok(false);
         }
     }
-    let length = rest.min(512);
-    let mut sector = vec![0; length as usize];
-    file.read_exact_at(&mut sector, end - length)?;
-    Ok(sector.iter().all(|b| *b == 0))
+    // Disks write in blocks: the last one, or where that is too short to tell, the last two.
+    let block = (end - 1) / 512 * 512;
+    let from = if end - block < 16 {
+        block.saturating_sub(512)
+    } else {
+        block
+    };
+    let from = from.max(fault.position);
+    let mut tail = vec![0; (end - from) as usize];
+    file.read_exact_at(&mut tail, from)?;
+    Ok(tail.iter().all(|b| *b == 0))
 }
 
 #[cfg(test)]
