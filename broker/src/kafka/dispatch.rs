@@ -79,7 +79,7 @@ pub(super) fn begin(node: &Arc<Node>, frame: Bytes) -> Result<Reply, Refused> {
             configs::change(&node, r).await
         }),
         ApiKey::ElectLeaders => later(call, body, move |r| async move {
-            elect_leaders::answer(&node, r).await
+            elect_leaders::answer(&node, &call, r).await
         }),
         ApiKey::DescribeCluster => later(call, body, move |r| async move {
             cluster::describe(&node, &call, &r)

@@ -8,13 +8,18 @@ use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaE
 use kafka_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse, TopicName};
 
 use super::lookup::{message, no_controller, text};
+use super::request::Call;
 use crate::node::Node;
 
 /// Election type of an election that may lose records.
 const UNCLEAN: i8 = 1;
 
 /// Elects leaders, of all partitions where none are named.
-pub(super) async fn answer(node: &Node, request: ElectLeadersRequest) -> ElectLeadersResponse {
+pub(super) async fn answer(
+    node: &Node,
+    call: &Call,
+    request: ElectLeadersRequest,
+) -> ElectLeadersResponse {
     let named = request.topic_partitions.iter().flatten();
     let partitions: Vec<v1::PartitionName> = named
         .flat_map(|topic| {
@@ -40,8 +45,10 @@ pub(super) async fn answer(node: &Node, request: ElectLeadersRequest) -> ElectLe
                 error: error.code().into(),
                 message: why.clone(),
             });
+            // The first version has no place for an error of the whole.
+            let whole = if call.version >= 1 { error.code() } else { 0 };
             ElectLeadersResponse::default()
-                .with_error_code(error.code())
+                .with_error_code(whole)
                 .with_replica_election_results(by_topic(refused))
         }
         Ok(answer) => {

@@ -27,6 +27,9 @@ const LATEST_TIERED: i64 = -5;
 /// From this version on, clients know OFFSET_NOT_AVAILABLE.
 const OFFSET_NOT_AVAILABLE_SINCE: i16 = 5;
 
+/// From this version on, answers carry leader epochs.
+const LEADER_EPOCHS_SINCE: i16 = 4;
+
 /// An offset with its timestamp and leader epoch, where there are any.
 struct Found {
     offset: Offset,
@@ -101,10 +104,56 @@ fn partition_response(
         epoch: None,
     };
     let found = found.ok().flatten().unwrap_or(nothing);
+    let epoch = found.epoch.filter(|_| call.version >= LEADER_EPOCHS_SINCE);
     ListOffsetsPartitionResponse::default()
         .with_partition_index(number)
         .with_error_code(error)
         .with_timestamp(found.timestamp)
         .with_offset(found.offset.0)
-        .with_leader_epoch(LeaderEpoch::to_wire(found.epoch))
+        .with_leader_epoch(LeaderEpoch::to_wire(epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kafka::response::Response;
+    use kafka_protocol::messages::ApiKey;
+
+    fn encoded(
+        version: i16,
+        found: Result<Option<Found>, ErrorCode>,
+    ) -> ListOffsetsPartitionResponse {
+        let call = Call {
+            api: ApiKey::ListOffsets,
+            version,
+            correlation_id: 1,
+        };
+        let partition = partition_response(&call, 0, found);
+        let topic = ListOffsetsTopicResponse::default().with_partitions(vec![partition.clone()]);
+        let response = ListOffsetsResponse::default().with_topics(vec![topic]);
+        Response::encode(&call, &response).expect("encodable in every version");
+        partition
+    }
+
+    #[test]
+    fn leader_epochs_and_new_errors_are_told_to_those_who_know_them() {
+        for version in 1..=10 {
+            let found = Found {
+                offset: Offset(3),
+                timestamp: 5,
+                epoch: Some(LeaderEpoch(7)),
+            };
+            let answer = encoded(version, Ok(Some(found)));
+            assert_eq!((answer.offset, answer.timestamp), (3, 5));
+            assert_eq!(answer.leader_epoch, if version >= 4 { 7 } else { -1 });
+            let refused = encoded(version, Err(ErrorCode::OffsetNotAvailable));
+            let expected = if version >= 5 {
+                ErrorCode::OffsetNotAvailable
+            } else {
+                ErrorCode::LeaderNotAvailable
+            };
+            assert_eq!(refused.error_code, expected.code());
+            assert_eq!(encoded(version, Ok(None)).offset, -1);
+        }
+    }
 }
