@@ -104,8 +104,10 @@ impl Active {
         if let Some(first) = segment.scan(0).batch().context("read", path)? {
             active.first_timestamp = Some(first.header.max_timestamp);
         }
-        let from = last_time_entry.map_or(Ok(0), |e| segment.offsets.floor(e.offset));
-        let mut scanner = segment.scan(u64::from(from.context("read the index of", path)?));
+        let mut scanner = match last_time_entry {
+            Some(entry) => segment.scan_before(entry.offset)?,
+            None => segment.scan(0),
+        };
         let mut end = segment.base();
         while let Some(batch) = scanner.batch().context("read", path)? {
             active.note_timestamp(&batch.header);
@@ -132,11 +134,8 @@ impl Active {
         if size == 0 {
             return false;
         }
-        let waited = match self
-            .first_timestamp
-            .map(|first| header.max_timestamp - first)
-        {
-            Some(waited) if waited >= 0 => waited,
+        let waited = match self.first_timestamp {
+            Some(first) if first >= 0 => header.max_timestamp - first,
             _ => now_ms - self.opened_ms,
         };
         size + header.size as u64 > size_limit(config)

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 
 use epoka_proto::ids::{Millis, Offset};
 
+use crate::dir_state::DirState;
 use crate::files::{self, Context, Doomed, StorageError};
-use crate::partition_log::{LogError, PartitionLog};
+use crate::partition_log::{LogError, PartitionLog, Shared};
 use crate::segment::Segment;
 use crate::snapshot;
 
@@ -19,6 +20,8 @@ pub(crate) struct FlushState {
     rolled: bool,
     /// Files were made whose directory entries are not durable.
     new_files: bool,
+    /// Nor, perhaps, is the entry of the partition's own directory.
+    new_dir: bool,
     /// When the oldest byte that is not durable was appended.
     waiting_since: Option<Millis>,
     /// `flush_is_due` said so, and no work was fetched since.
@@ -32,6 +35,7 @@ impl FlushState {
     pub fn opened() -> Self {
         Self {
             new_files: true,
+            new_dir: true,
             ..Self::default()
         }
     }
@@ -54,9 +58,11 @@ impl FlushState {
 #[must_use = "run it, then tell the log with `flushed_to`"]
 #[derive(Debug)]
 pub struct FlushWork {
+    shared: Arc<Shared>,
+    state: Arc<DirState>,
     segments: Vec<Arc<Segment>>,
-    /// The directory, if its entries changed.
-    dir: Option<PathBuf>,
+    /// The directories whose entries changed.
+    dirs: Vec<PathBuf>,
     point: FlushPoint,
     doomed: Doomed,
 }
@@ -77,17 +83,26 @@ impl FlushPoint {
 }
 
 impl FlushWork {
-    /// Syncs the files, and unlinks what retention and truncation renamed away. Blocks.
+    /// Syncs the files, and unlinks what retention and truncation renamed away. Blocks. After a failed sync nobody knows what
+    /// is on the disk, whatever a later one says: the log refuses to be written to, and cannot be closed cleanly.
     pub fn run(self) -> Result<FlushPoint, StorageError> {
+        self.sync().inspect_err(|_| {
+            self.shared.failed.store(true, Ordering::Release);
+            self.state.fail();
+        })?;
+        self.doomed.unlink()?;
+        Ok(self.point)
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
         for segment in &self.segments {
             ignore_missing(segment.sync())?;
         }
-        if let Some(dir) = &self.dir {
+        for dir in &self.dirs {
             // The log may have been deleted, and its directory renamed, in the meantime (H-6E).
             ignore_missing(files::sync_dir(dir))?;
         }
-        self.doomed.unlink()?;
-        Ok(self.point)
+        Ok(())
     }
 }
 
@@ -130,10 +145,15 @@ impl PartitionLog {
         self.flush.announced = false;
         self.flush.rolled = false;
         self.flush.waiting_since = None;
-        let new_files = std::mem::take(&mut self.flush.new_files);
+        let dirs = [
+            std::mem::take(&mut self.flush.new_files).then(|| self.place.dir.clone()),
+            std::mem::take(&mut self.flush.new_dir).then(|| self.place.state.root.clone()),
+        ];
         FlushWork {
+            shared: self.shared.clone(),
+            state: self.place.state.clone(),
             segments: dirty.to_vec(),
-            dir: new_files.then(|| self.place.dir.clone()),
+            dirs: dirs.into_iter().flatten().collect(),
             point: FlushPoint {
                 upto,
                 cuts: self.shared.cuts.load(Ordering::Relaxed),

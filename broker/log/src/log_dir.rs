@@ -14,6 +14,7 @@ use crate::files::{self, Context, StorageError};
 use crate::meta::{self, META_PROPERTIES, MetaProperties, PartitionMetadata};
 use crate::partition_log::PartitionLog;
 use crate::recover::{self, OpenError, Repair};
+use crate::segment;
 
 /// The folder of a data directory that keeps damaged partitions.
 pub const QUARANTINE_DIR: &str = "quarantine";
@@ -175,12 +176,15 @@ impl LogDir {
             // Checkpoints of a former topic of that name mean nothing to this one.
             self.state.forget(&place.partition)?;
             fs::create_dir(&place.dir).context("create", &place.dir)?;
-            files::sync_dir(self.path())?;
         }
         match meta::read_partition_metadata(&place.dir)? {
             PartitionMetadata::Topic(found) if found == place.topic_id => {}
             PartitionMetadata::Topic(found) => return Err(OpenError::OtherTopic { found }),
             PartitionMetadata::Missing => {
+                meta::write_partition_metadata(&place.dir, place.topic_id)?
+            }
+            // Of an empty log it does not matter: the file was being written when the power went.
+            PartitionMetadata::Malformed if is_empty(&place.dir)? => {
                 meta::write_partition_metadata(&place.dir, place.topic_id)?
             }
             PartitionMetadata::Malformed => return Err(OpenError::Unidentified),
@@ -268,6 +272,17 @@ impl LogDir {
         self.state.write_log_starts(&[])?;
         Ok(meta::write_clean_shutdown(self.path(), broker_epoch)?)
     }
+}
+
+/// Whether no log file in a partition's directory holds anything.
+fn is_empty(dir: &Path) -> Result<bool, StorageError> {
+    for base in segment::list_segments(dir)? {
+        let path = segment::segment_path(dir, base, "log");
+        if fs::metadata(&path).context("stat", &path)?.len() > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn take_lock(dir: &Path) -> Result<File, LogDirError> {

@@ -1,13 +1,15 @@
 //! The small files that say what a directory is: `meta.properties` and `.kafka_cleanshutdown` of a data directory,
 //! `partition.metadata` of a partition's. Kafka's names and formats (D-2, D-3, D-12).
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 
 use epoka_proto::ids::{BrokerEpoch, BrokerId, TopicId};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, StorageError};
+use crate::files::{self, Context, StorageError};
 
 pub(crate) const META_PROPERTIES: &str = "meta.properties";
 pub(crate) const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
@@ -106,10 +108,15 @@ pub(crate) fn read_partition_metadata(dir: &Path) -> Result<PartitionMetadata, S
     Ok(id.map_or(PartitionMetadata::Malformed, PartitionMetadata::Topic))
 }
 
-/// Writes `partition.metadata`, durably: it must exist before the first byte of the log (D-2).
+/// Writes a first `partition.metadata` and syncs it: it must be on disk before the first byte of the log (D-2). Its directory
+/// entry is synced with the first leader epoch, which is noted before any append, too.
 pub(crate) fn write_partition_metadata(dir: &Path, topic: TopicId) -> Result<(), StorageError> {
+    let path = dir.join(PARTITION_METADATA);
     let text = format!("version: 0\ntopic_id: {topic}");
-    files::replace(&dir.join(PARTITION_METADATA), text.as_bytes())
+    let mut file = File::create(&path).context("create", &path)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .context("write", &path)
 }
 
 #[cfg(test)]

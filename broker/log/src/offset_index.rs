@@ -122,12 +122,12 @@ impl OffsetIndex {
         Ok(self.file.last()?.map(|e| OffsetEntry::decode(e, self.base)))
     }
 
-    /// Where to begin a forward scan for `offset`: the position of the entry with the largest offset at or below it, or 0.
-    pub fn floor(&self, offset: Offset) -> io::Result<u32> {
+    /// The entry with the largest offset at or below `offset`: a forward walk for it begins there, or at 0.
+    pub fn floor(&self, offset: Offset) -> io::Result<Option<OffsetEntry>> {
         let before = |e| OffsetEntry::decode(e, self.base).last_offset <= offset;
         match self.file.partition_point(before)? {
-            0 => Ok(0),
-            n => Ok(self.entry(n - 1)?.map_or(0, |e| e.position)),
+            0 => Ok(None),
+            n => self.entry(n - 1),
         }
     }
 
@@ -180,7 +180,8 @@ mod tests {
             (120, 90),
             (500, 90),
         ] {
-            assert_eq!(index.floor(Offset(offset)).unwrap(), position, "{offset}");
+            let floor = index.floor(Offset(offset)).unwrap();
+            assert_eq!(floor.map_or(0, |e| e.position), position, "{offset}");
         }
         assert_eq!(index.entries_before(90).unwrap(), [entry(110, 50)]);
         assert_eq!(index.entries_before(91).unwrap().len(), 2);

@@ -3,7 +3,7 @@
 //! `append`, `truncate`, `retain`, `flush` hold what changes it, `recover` what makes it, `view` what reads it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use epoka_proto::batch::BatchHeader;
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub cuts: AtomicU64,
     pub start: AtomicI64,
     pub end: AtomicI64,
+    /// A write or a sync failed: what the files hold is not known any more, and nothing may be written behind it.
+    pub failed: AtomicBool,
 }
 
 impl Shared {
@@ -64,7 +66,6 @@ pub struct PartitionLog {
     pub(crate) producers: ProducerStates,
     pub(crate) recovery_point: Offset,
     pub(crate) flush: FlushState,
-    pub(crate) failed: bool,
 }
 
 impl PartitionLog {
@@ -166,12 +167,12 @@ impl PartitionLog {
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.failed {
+        if self.shared.failed.load(Ordering::Acquire) {
             return Err(LogError::Failed.into());
         }
         let result = change(self);
         if result.as_ref().is_err_and(IsStorage::is_storage) {
-            self.failed = true;
+            self.shared.failed.store(true, Ordering::Release);
             self.place.state.fail();
         }
         result

@@ -16,7 +16,7 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
 use arc_swap::ArcSwap;
 use epoka_proto::epochs::{EpochHistory, EpochStart};
@@ -191,6 +191,7 @@ pub(crate) fn open(
             cuts: AtomicU64::new(0),
             start: AtomicI64::new(start.0),
             end: AtomicI64::new(end.0),
+            failed: AtomicBool::new(false),
         }),
         place,
         config,
@@ -200,7 +201,6 @@ pub(crate) fn open(
         // Never moved up without a sync: a second crash would find bytes that were never written (KAFKA-10101).
         recovery_point: if clean { end } else { recovery_point.min(end) },
         flush: FlushState::opened(),
-        failed: false,
     };
     Ok((log, repairs))
 }

@@ -23,11 +23,7 @@ pub(crate) fn for_each_batch(
         .partition_point(|s| s.base() <= from)
         .saturating_sub(1);
     for segment in &segments[first..] {
-        let position = segment
-            .offsets
-            .floor(from)
-            .context("read the index of", segment.path())?;
-        let mut scanner = segment.scan(u64::from(position));
+        let mut scanner = segment.scan_before(from)?;
         while let Some(batch) = scanner.batch().context("read", segment.path())? {
             if batch.header.base_offset >= from {
                 visit(&batch);

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use epoka_proto::batch::{BatchHeader, HEADER_LEN};
 use epoka_proto::ids::Offset;
 use nix::sys::uio::pwritev;
 
@@ -198,6 +199,31 @@ impl Segment {
     /// Reads `buffer.len()` bytes at a position.
     pub fn read(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
         self.file.read_exact_at(buffer, position)
+    }
+
+    /// The offset-index entry at or below `offset`. An index is no more than a hint: one that cannot be read, because retention
+    /// renamed it just now, costs a longer walk.
+    pub fn floor(&self, offset: Offset) -> Option<OffsetEntry> {
+        self.offsets.floor(offset).unwrap_or_else(|error| {
+            tracing::debug!(path = %self.offsets.path().display(), %error, "an index cannot be read");
+            None
+        })
+    }
+
+    /// Walks the batches from one that begins at or below `offset`. An index entry that does not name the batch it points to is
+    /// not followed.
+    pub fn scan_before(&self, offset: Offset) -> Result<BatchScanner<'_>, StorageError> {
+        let Some(entry) = self.floor(offset) else {
+            return Ok(self.scan(0));
+        };
+        let position = u64::from(entry.position);
+        let mut header = [0; HEADER_LEN];
+        if position + HEADER_LEN as u64 <= self.size() {
+            self.read(&mut header, position)
+                .context("read", &self.path)?;
+        }
+        let named = BatchHeader::parse(&header).is_ok_and(|h| h.last_offset() == entry.last_offset);
+        Ok(self.scan(if named { position } else { 0 }))
     }
 
     /// Walks the batches from a position on.

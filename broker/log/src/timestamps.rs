@@ -128,9 +128,10 @@ fn walk(
     bound: Offset,
     mut visit: impl FnMut(&Scanned) -> Result<Found, ReadError>,
 ) -> Result<Found, ReadError> {
-    let position = from.map_or(Ok(0), |from| segment.offsets.floor(from));
-    let position = position.context("read the index of", segment.path())?;
-    let mut scanner = segment.scan(u64::from(position));
+    let mut scanner = match from {
+        Some(from) => segment.scan_before(from)?,
+        None => segment.scan(0),
+    };
     while let Some(batch) = scanner.batch().context("read", segment.path())? {
         if batch.header.next_offset() > bound {
             break;

@@ -89,13 +89,10 @@ impl PartitionLog {
         let mut done = Truncation::nothing(self.end());
         done.to = segments[index].base();
         for (number, segment) in segments.iter().enumerate().skip(index) {
-            let from = if number == index {
-                segment.offsets.floor(to)
-            } else {
-                Ok(0)
+            let mut scanner = match number == index {
+                true => segment.scan_before(to)?,
+                false => segment.scan(0),
             };
-            let from = from.context("read the index of", segment.path())?;
-            let mut scanner = segment.scan(u64::from(from));
             while let Some(batch) = scanner.batch().context("read", segment.path())? {
                 let header = &batch.header;
                 if header.last_offset() < to {
@@ -142,6 +139,7 @@ impl PartitionLog {
         for segment in segments[cut.segment + 1..].iter().rev() {
             segment.doom(&self.place.dir, &mut self.flush.doomed)?;
         }
+        files::sync_dir(&self.place.dir)?;
         let last = self.cut_segment(&segments[cut.segment], cut.position, done.to)?;
         let mut kept = segments[..cut.segment].to_vec();
         kept.push(last.clone());
@@ -200,7 +198,12 @@ impl PartitionLog {
             .times
             .entries_before(end)
             .context("read the index of", path)?;
-        segment.file().set_len(position).context("truncate", path)?;
+        // Durable before the epoch file forgets what is cut: else a power loss could bring the bytes back without their epoch.
+        segment
+            .file()
+            .set_len(position)
+            .and_then(|()| segment.file().sync_all())
+            .context("truncate", path)?;
         let cut = Segment::reindexed(
             dir,
             segment.base(),

@@ -117,56 +117,80 @@ fn read_segment(
     max_bytes: usize,
     at_least_one: bool,
 ) -> Result<Bytes, ReadError> {
-    let size = segment.size();
-    let floor = segment
-        .offsets
-        .floor(from)
-        .context("read the index of", segment.path())?;
-    let mut position = u64::from(floor);
-    let chunk = Chunk::read(segment, position, size, max_bytes as u64 + LEAD_IN)?;
-    // Where the wanted batches begin in the chunk, and how many bytes they are.
-    let mut begin = None;
-    let mut length = 0;
-    let mut next_offset = None;
-    while position < size {
-        let Some(header) = chunk.header(segment, position, size)? else {
-            break;
-        };
-        let misplaced = match next_offset {
-            Some(next) => header.base_offset != next,
-            // The batch of an index entry ends at or below `from`.
-            None => header.base_offset < segment.base() || header.base_offset > from,
-        };
-        if misplaced || header.size as u64 > size - position {
-            if begin.is_some() {
-                break;
-            }
-            return Err(damaged(
-                segment,
-                position,
-                &format!("no batch of offset {from} or before it"),
-            ));
+    let entry = segment.floor(from);
+    let first = entry.map_or(0, |e| u64::from(e.position));
+    let walk = Walk {
+        segment,
+        from,
+        bound,
+        max_bytes,
+        at_least_one,
+    };
+    match walk.read(first, entry.map(|e| e.last_offset)) {
+        // Perhaps only the index is wrong.
+        Err(ReadError::Damaged { position, .. }) if position == first && first > 0 => {
+            walk.read(0, None)
         }
-        next_offset = Some(header.next_offset());
-        if header.next_offset() > bound {
-            break;
-        }
-        if header.next_offset() > from {
-            let start = *begin.get_or_insert(position);
-            let fits = length + header.size <= max_bytes;
-            if !fits && (length > 0 || !at_least_one) {
-                break;
-            }
-            length += header.size;
-            if !fits {
-                return Ok(chunk.cut(segment, start, length)?);
-            }
-        }
-        position += header.size as u64;
+        result => result,
     }
-    match begin {
-        Some(start) if length > 0 => Ok(chunk.cut(segment, start, length)?),
-        _ => Ok(Bytes::new()),
+}
+
+/// What is wanted of one segment.
+struct Walk<'a> {
+    segment: &'a Segment,
+    from: Offset,
+    bound: Offset,
+    max_bytes: usize,
+    at_least_one: bool,
+}
+
+impl Walk<'_> {
+    /// Walks from the batch at `position`, whose last offset is `named` if an index says so.
+    fn read(&self, mut position: u64, mut named: Option<Offset>) -> Result<Bytes, ReadError> {
+        let segment = self.segment;
+        let size = segment.size();
+        let chunk = Chunk::read(segment, position, size, self.max_bytes as u64 + LEAD_IN)?;
+        // Where the wanted batches begin in the chunk, and how many bytes they are.
+        let mut begin = None;
+        let mut length = 0;
+        let mut next_offset = None;
+        while position < size {
+            let Some(header) = chunk.header(segment, position, size)? else {
+                break;
+            };
+            let expected = match (named.take(), next_offset) {
+                (Some(last), _) => header.last_offset() == last,
+                (None, Some(next)) => header.base_offset == next,
+                (None, None) => header.base_offset == segment.base(),
+            };
+            if !expected || header.size as u64 > size - position {
+                if begin.is_some() {
+                    break;
+                }
+                let what = format!("no batch of offset {} or before it", self.from);
+                return Err(damaged(segment, position, &what));
+            }
+            next_offset = Some(header.next_offset());
+            if header.next_offset() > self.bound {
+                break;
+            }
+            if header.next_offset() > self.from {
+                let start = *begin.get_or_insert(position);
+                let fits = length + header.size <= self.max_bytes;
+                if !fits && (length > 0 || !self.at_least_one) {
+                    break;
+                }
+                length += header.size;
+                if !fits {
+                    return Ok(chunk.cut(segment, start, length)?);
+                }
+            }
+            position += header.size as u64;
+        }
+        match begin {
+            Some(start) if length > 0 => Ok(chunk.cut(segment, start, length)?),
+            _ => Ok(Bytes::new()),
+        }
     }
 }
 

@@ -106,11 +106,15 @@ fn a_log_rolls_by_record_time_d_41() {
         append(&mut log, 0, &client_batch(1, 10, timestamp));
         assert_eq!(disk.files("log").len(), segments, "{timestamp}");
     }
-    // An older timestamp leaves the wall clock to decide.
-    let batch = client_batch(1, 10, 5600);
-    log.append_as_leader(&batch, log.end(), LeaderEpoch(0), NOW + 1001)
-        .unwrap();
-    assert_eq!(disk.files("log").len(), 3);
+    // Records without a timestamp leave the wall clock to decide.
+    let mut disk = Disk::new(disk.config.clone());
+    let mut log = disk.open();
+    for (now, segments) in [(NOW, 1), (NOW + 1000, 1), (NOW + 1001, 2)] {
+        let batch = client_batch(1, 10, -1);
+        log.append_as_leader(&batch, log.end(), LeaderEpoch(0), now)
+            .unwrap();
+        assert_eq!(disk.files("log").len(), segments, "{now}");
+    }
 }
 
 #[test]
@@ -451,4 +455,19 @@ fn readers_follow_a_writer_that_rolls_and_cuts() {
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+#[test]
+fn an_unreadable_partition_metadata_matters_only_to_a_log_that_holds_something() {
+    let mut disk = Disk::new(LogConfig::default());
+    let log = disk.open();
+    let path = disk.partition_dir().join("partition.metadata");
+    disk.kill(log);
+    std::fs::write(&path, "").unwrap();
+    let mut log = disk.open();
+    assert_eq!(std::fs::read(&path).unwrap().len(), 43);
+    fill(&mut log, 0, 1);
+    disk.kill(log);
+    std::fs::write(&path, "").unwrap();
+    assert!(matches!(disk.try_open(), Err(OpenError::Unidentified)));
 }

@@ -9,8 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use epoka_log::{Damage, EPOCH_FILE, LogConfig, OpenError, PartitionLog, ReadError, Repair};
-use epoka_proto::ids::Offset;
+use epoka_log::{
+    Damage, EPOCH_FILE, LogConfig, LogDir, OpenError, PartitionLog, ReadError, Repair,
+};
+use epoka_proto::ids::{BrokerId, Offset};
+use proptest::prelude::*;
 
 /// Twelve batches of two records: segments 0-7, 8-15, 16-23; everything below `durable` flushed.
 fn twelve_batches(durable: usize) -> (Disk, PartitionLog) {
@@ -368,4 +371,57 @@ fn a_directory_marked_clean_is_not_read_again() {
     assert!(disk.start());
     let log = disk.open();
     assert_eq!((log.end(), log.recovery_point()), (Offset(24), Offset(24)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a few bytes of whichever file become: a log that opens is a prefix of what there was, with everything durable; one
+    /// that does not says so. Nothing panics.
+    #[test]
+    fn any_damage_is_either_found_or_harmless(
+        durable in 0..13_usize,
+        clean in any::<bool>(),
+        harms in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 1..4),
+    ) {
+        let (mut disk, log) = twelve_batches(durable);
+        let before = read_all(&log.view(), Offset(0), 1 << 20);
+        let size = stamped(0, 1, 2, 100).len();
+        match clean {
+            true => disk.stop(log),
+            false => disk.kill(log),
+        }
+        let mut files: Vec<_> = fs::read_dir(disk.partition_dir()).unwrap().map(|e| e.unwrap().path()).collect();
+        files.extend(fs::read_dir(disk.root.path()).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()));
+        files.sort_unstable();
+        for (file, at, bits, cut) in harms {
+            let path = file.get(&files);
+            let mut bytes = fs::read(path).unwrap();
+            if bytes.is_empty() {
+                continue;
+            }
+            let at = at.index(bytes.len());
+            // Kafka's format guards every byte of a batch but its leader epoch, by CRC or by the offsets around it.
+            if path.extension().is_some_and(|e| e == "log") && (12..16).contains(&(at % size)) {
+                continue;
+            }
+            match cut {
+                true => bytes.truncate(at),
+                false => bytes[at] ^= bits,
+            }
+            fs::write(path, bytes).unwrap();
+        }
+        let Ok((dir, _)) = LogDir::open(disk.root.path(), BrokerId(1), None) else { return Ok(()) };
+        if let Ok((log, _)) = dir.open_log(&orders(), disk.topic, disk.config.clone(), NOW) {
+            let view = log.view();
+            prop_assert!(view.start() <= view.end());
+            // After a clean stop closed segments are not read again: a reader, or a scrub, may find what is wrong with them.
+            let whole = view.scrub().expect("nobody cuts").is_ok();
+            prop_assert!(whole || clean);
+            if whole && view.start() == Offset(0) {
+                let after = read_all(&view, Offset(0), 1 << 20);
+                prop_assert_eq!(&before[..after.len()], &after[..]);
+            }
+        }
+    }
 }
