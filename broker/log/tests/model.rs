@@ -314,7 +314,11 @@ impl World {
                 .map(|(_, b)| b.len() as u64)
                 .sum();
             let size = files[hit].metadata().unwrap().len();
-            let torn = if share % 3 == 0 { 0 } else { u64::from(share % 90) };
+            let torn = if share.is_multiple_of(3) {
+                0
+            } else {
+                u64::from(share % 90)
+            };
             let at = (at + torn).min(size);
             let file = OpenOptions::new().write(true).open(&files[hit]).unwrap();
             let block = at.next_multiple_of(512);
