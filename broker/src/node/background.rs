@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Node;
-use crate::replica::Event;
+use crate::clock::wall_clock_ms;
 
 /// How often replicas are told the time: the precision of produce deadlines and lag checks.
 const TICK: Duration = Duration::from_millis(500);
@@ -16,8 +16,20 @@ const TICK: Duration = Duration::from_millis(500);
 pub async fn tick(node: Arc<Node>, stop: CancellationToken) {
     every(TICK, stop, || {
         for partition in node.partitions.all() {
-            let now = node.membership.clock.now();
-            partition.handle(Event::Tick { now });
+            partition.tick();
+        }
+    })
+    .await;
+}
+
+/// How often producers that went silent are looked for (Kafka's `producer.id.expiration.check.interval.ms`).
+const EXPIRATION_CHECK: Duration = Duration::from_secs(600);
+
+/// Forgets idempotent producers that went silent, until `stop` (P-4).
+pub async fn expire_producers(node: Arc<Node>, stop: CancellationToken) {
+    every(EXPIRATION_CHECK, stop, || {
+        for partition in node.partitions.all() {
+            partition.with_log(|log| log.expire_producers(wall_clock_ms()));
         }
     })
     .await;

@@ -116,6 +116,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         tokio::spawn(errands::run(node.clone(), errand_receiver)),
         tokio::spawn(background::tick(node.clone(), serving.clone())),
         tokio::spawn(background::checkpoint(node.clone(), serving.clone())),
+        tokio::spawn(background::expire_producers(node.clone(), serving.clone())),
     ];
     Ok(Broker {
         node,

@@ -6,9 +6,8 @@ use std::sync::Weak;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::v1;
 use epoka_proto::v1::event::Kind;
-use tokio::sync::oneshot;
 
-use super::{Errand, Partition, Scratch, State, log_state};
+use super::{Caller, Errand, Partition, Scratch, State, log_state};
 use crate::clock::wall_clock_ms;
 use crate::replica::{Answer, Effect, Event, LogState, Notice, Produced, ReadAnswer};
 use crate::waiter::{Interest, ReadWaiter};
@@ -16,10 +15,7 @@ use crate::waiter::{Interest, ReadWaiter};
 /// What is to be done once the lock is released.
 #[derive(Default)]
 pub(super) struct Outbox {
-    pub(super) replies: Vec<(
-        oneshot::Sender<Result<Produced, ErrorCode>>,
-        Result<Produced, ErrorCode>,
-    )>,
+    replies: Vec<(Caller, Result<Produced, ErrorCode>)>,
     woken: Vec<(Weak<ReadWaiter>, usize)>,
     errands: Vec<Errand>,
     events: Vec<Kind>,
@@ -172,7 +168,14 @@ impl Partition {
             other => unreachable!("{other:?} is not a disk effect"),
         }
         if log.flush_is_due(wall) {
-            outbox.errands.push(Errand::Flush);
+            if log.config().flush_messages.is_some() {
+                // The topic asks for durability before anybody hears of the append, so here the lock waits for the disk.
+                let flushed = tokio::task::block_in_place(|| log.flush_work().run());
+                let point = flushed.map_err(|e| describe("cannot make the log durable", &e))?;
+                log.flushed_to(point);
+            } else {
+                outbox.errands.push(Errand::Flush);
+            }
         }
         Ok(log_state(log))
     }

@@ -119,11 +119,14 @@ struct State {
     log: Option<PartitionLog>,
     offline: Option<String>,
     config: Arc<TopicConfig>,
-    callers: BTreeMap<ReplyId, oneshot::Sender<Result<Produced, ErrorCode>>>,
+    callers: BTreeMap<ReplyId, Caller>,
     next_reply: u64,
     waiters: Waiters,
     scratch: Scratch,
 }
+
+/// Who waits for the outcome of a produce.
+type Caller = oneshot::Sender<Result<Produced, ErrorCode>>;
 
 /// Buffers of `step`, kept to spare allocations.
 #[derive(Default)]
@@ -219,7 +222,7 @@ impl Partition {
         bytes: Bytes,
         acks: Acks,
         timeout: Duration,
-        answer: oneshot::Sender<Result<Produced, ErrorCode>>,
+        answer: Caller,
     ) {
         let mut outbox = Outbox::default();
         {
@@ -321,6 +324,15 @@ impl Partition {
         self.state.lock().log.as_mut().map(work)
     }
 
+    /// What the clock asks of a partition: replica timers, and `flush.ms`.
+    pub fn tick(&self) {
+        let now = self.around.clock.now();
+        self.handle(Event::Tick { now });
+        if self.with_log(|log| log.flush_is_due(wall_clock_ms())) == Some(true) {
+            let _ = self.around.errands.send((self.id, Errand::Flush)); // fails when the node is stopping
+        }
+    }
+
     /// Makes the log durable up to its end (D-28). The lock is not held while the disk works.
     pub fn flush(&self) {
         let Some(work) = self.with_log(|log| log.flush_work()) else {
@@ -368,11 +380,14 @@ fn log_state(log: &PartitionLog) -> LogState {
 /// The part of a topic's configuration that its logs need.
 pub fn log_config(config: &TopicConfig) -> epoka_log::LogConfig {
     epoka_log::LogConfig {
-        segment_bytes: config.segment_bytes as u64,
+        segment_bytes: config.segment_bytes,
         segment_ms: config.segment_ms,
         segment_jitter_ms: config.segment_jitter_ms,
-        segment_index_bytes: config.segment_index_bytes as usize,
-        index_interval_bytes: config.index_interval_bytes as usize,
+        segment_index_bytes: config.segment_index_bytes,
+        index_interval_bytes: config.index_interval_bytes,
+        flush_messages: config.flush_messages,
+        flush_ms: config.flush_ms,
+        preallocate: config.preallocate,
         ..epoka_log::LogConfig::default()
     }
 }

@@ -85,7 +85,7 @@ impl Fetchers {
     ) {
         let peers = self.peers.clone();
         tokio::spawn(async move {
-            let answer = bounds(&*peers, partition.id, leader, leader_epoch).await;
+            let answer = bounds(&peers, partition.id, leader, leader_epoch).await;
             let now = peers.clock.now();
             tokio::task::block_in_place(|| {
                 partition.handle(Event::Bounds {
@@ -112,7 +112,7 @@ impl Fetchers {
         tokio::spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = running.run(&*peers, leader) => {}
+                () = running.run(&peers, leader) => {}
             }
         });
         fetch_loop
