@@ -1,4 +1,5 @@
 //! What the tests of the whole product share. Nothing here is part of it.
 
+pub mod harness;
 pub mod model;
 pub mod sim;

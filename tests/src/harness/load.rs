@@ -1,0 +1,220 @@
+//! An audited load: writers and readers of one topic, made of an ordinary Kafka client, that note everything they send, are
+//! told and are given.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
+
+use super::history::{Audit, History, Outcome, Seen, Write, WriteId};
+use super::kafka;
+use super::wait::until;
+
+/// How long a record may stay unacknowledged, whatever happens meanwhile, and how long the final read may take.
+const DELIVERY: Duration = Duration::from_secs(90);
+
+/// What the load is like.
+#[derive(Clone, Debug)]
+pub struct LoadSpec {
+    /// The topic.
+    pub topic: String,
+    /// Its partitions; each writer goes round them.
+    pub partitions: i32,
+    /// `all`, with idempotence, or `1`, without.
+    pub acks: &'static str,
+    /// Writers, each with a producer of its own.
+    pub writers: u32,
+    /// Pause of a writer between two records; a client sends what comes up meanwhile in batches.
+    pub pause: Duration,
+    /// Bytes of a record's value.
+    pub value_bytes: usize,
+    /// Readers that follow the topic meanwhile.
+    pub readers: usize,
+}
+
+impl LoadSpec {
+    /// Two writers that want every record committed, and a reader.
+    pub fn new(topic: &str, partitions: i32) -> Self {
+        Self {
+            topic: topic.into(),
+            partitions,
+            acks: "all",
+            writers: 2,
+            pause: Duration::from_millis(1),
+            value_bytes: 100,
+            readers: 1,
+        }
+    }
+
+    /// Writers that are content with the leader's word.
+    #[must_use]
+    pub fn leader_only(mut self) -> Self {
+        self.acks = "1";
+        self
+    }
+}
+
+/// A load that is running.
+pub struct Load {
+    spec: LoadSpec,
+    bootstrap: String,
+    enough: Arc<AtomicBool>,
+    acked: Arc<AtomicUsize>,
+    writers: Vec<JoinHandle<Vec<Write>>>,
+    readers: Vec<JoinHandle<Vec<Seen>>>,
+}
+
+impl Load {
+    /// Starts writing and reading.
+    pub fn start(bootstrap: &str, spec: LoadSpec) -> Self {
+        let (enough, acked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let writers = (0..spec.writers).map(|writer| {
+            let (bootstrap, spec) = (bootstrap.to_owned(), spec.clone());
+            let (enough, acked) = (enough.clone(), acked.clone());
+            std::thread::spawn(move || write(writer, &bootstrap, &spec, &enough, acked))
+        });
+        let readers = (0..spec.readers).map(|_| {
+            let (bootstrap, spec, enough) = (bootstrap.to_owned(), spec.clone(), enough.clone());
+            std::thread::spawn(move || read(&bootstrap, &spec, &enough))
+        });
+        Self {
+            bootstrap: bootstrap.to_owned(),
+            writers: writers.collect(),
+            readers: readers.collect(),
+            spec,
+            enough,
+            acked,
+        }
+    }
+
+    /// Records acknowledged so far.
+    pub fn acked(&self) -> usize {
+        self.acked.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `more` further records are acknowledged.
+    ///
+    /// # Panics
+    /// When they are not within that time.
+    pub async fn progress(&self, more: usize, within: Duration) {
+        let wanted = self.acked() + more;
+        let what = format!("{more} more acknowledged records");
+        until(&what, within, || (self.acked() >= wanted).then_some(()).ok_or_else(|| self.acked())).await;
+    }
+
+    /// Stops sending, waits for what is under way, reads the whole topic and tells what was done and seen. The cluster must
+    /// be able to serve again.
+    ///
+    /// # Panics
+    /// When the topic cannot be read to its end.
+    pub async fn finish(mut self) -> History {
+        self.enough.store(true, Ordering::Relaxed);
+        let (writers, readers) = (std::mem::take(&mut self.writers), std::mem::take(&mut self.readers));
+        let (bootstrap, spec) = (self.bootstrap.clone(), self.spec.clone());
+        let finish = move || {
+            let writes = writers.into_iter().flat_map(|w| w.join().expect("a writer never panics"));
+            let writes = writes.collect();
+            let readers = readers.into_iter().map(|r| r.join().expect("a reader meets no error"));
+            let readers = readers.collect();
+            let finally = kafka::read_all(&bootstrap, &spec.topic, spec.partitions, DELIVERY);
+            History { writes, readers, finally: finally.iter().map(seen).collect() }
+        };
+        tokio::task::spawn_blocking(finish).await.expect("the final read succeeds")
+    }
+
+    /// As [`Self::finish`], compared.
+    ///
+    /// # Panics
+    /// As there.
+    pub async fn audit(self) -> Audit {
+        let audit = self.finish().await.audit();
+        println!("audit: {audit}");
+        audit
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.enough.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Notes what the client says of each record.
+#[derive(Default)]
+struct Notes {
+    writes: Mutex<Vec<Write>>,
+    acked: Arc<AtomicUsize>,
+}
+
+impl ClientContext for Notes {}
+
+impl ProducerContext for Notes {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, index: usize) {
+        let outcome = match result {
+            Ok(message) => {
+                self.acked.fetch_add(1, Ordering::Relaxed);
+                Outcome::Acked(message.offset())
+            }
+            Err((error, _)) => Outcome::Unknown(error.to_string()),
+        };
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)[index].outcome = outcome;
+    }
+}
+
+fn write(writer: u32, bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool, acked: Arc<AtomicUsize>) -> Vec<Write> {
+    let mut config = kafka::client(bootstrap);
+    config.set("acks", spec.acks).set("enable.idempotence", (spec.acks == "all").to_string());
+    config.set("linger.ms", "2").set("message.timeout.ms", DELIVERY.as_millis().to_string());
+    let notes = Notes { acked, ..Notes::default() };
+    let producer: BaseProducer<Notes> = config.create_with_context(notes).expect("the settings are valid");
+    let writes = &producer.context().writes;
+    for number in 0.. {
+        if enough.load(Ordering::Relaxed) {
+            break;
+        }
+        let id = WriteId { writer, number };
+        let partition = i32::try_from(number % u64::from(spec.partitions.unsigned_abs())).expect("a partition number");
+        let index = {
+            let mut writes = writes.lock().unwrap_or_else(PoisonError::into_inner);
+            writes.push(Write { id, partition, outcome: Outcome::Unknown("never answered".into()) });
+            writes.len() - 1
+        };
+        let value = id.to_value(spec.value_bytes);
+        let mut record: BaseRecord<'_, (), str, usize> =
+            BaseRecord::with_opaque_to(&spec.topic, index).partition(partition).payload(&value);
+        while let Err((error, refused)) = producer.send(record) {
+            match error {
+                KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) => record = refused,
+                other => panic!("sending failed: {other}"),
+            }
+            producer.poll(Duration::from_millis(10));
+        }
+        producer.poll(spec.pause);
+    }
+    // What is not acknowledged by then stays unknown.
+    let _unfinished = producer.flush(DELIVERY);
+    std::mem::take(&mut writes.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn read(bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool) -> Vec<Seen> {
+    let consumer = kafka::consumer(bootstrap);
+    kafka::read_from_start(&consumer, &spec.topic, spec.partitions);
+    let mut given = Vec::new();
+    while !enough.load(Ordering::Relaxed) {
+        given.extend(kafka::next(&consumer, Duration::from_millis(100)).map(|m| seen(&m)));
+    }
+    given
+}
+
+fn seen(message: &impl Message) -> Seen {
+    let id = message.payload().and_then(WriteId::from_value);
+    Seen { partition: message.partition(), offset: message.offset(), id }
+}

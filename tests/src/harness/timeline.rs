@@ -1,0 +1,82 @@
+//! What happened, as every node of a cluster tells it and as the test did it, in one list.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use epoka_client::Connections;
+use epoka_client::events::Collector;
+use epoka_proto::v1::event::Kind;
+use epoka_proto::v1::{Event, Note};
+use tokio::task::JoinHandle;
+
+use super::wait::until;
+
+/// Events that nodes report within this time come out in order of their clocks.
+const WINDOW: Duration = Duration::from_millis(50);
+
+/// The collected events of a cluster. They are followed as long as this value lives.
+#[derive(Debug)]
+pub struct Timeline {
+    events: Arc<Mutex<Vec<Event>>>,
+    collecting: JoinHandle<()>,
+}
+
+impl Timeline {
+    /// Follows the nodes at these addresses, down or up.
+    pub fn follow(addresses: Vec<String>) -> Self {
+        let events = Arc::<Mutex<Vec<Event>>>::default();
+        let kept = events.clone();
+        let collecting = tokio::spawn(async move {
+            let mut collector = Collector::new(&Connections::default(), addresses, WINDOW);
+            while let Some(event) = collector.next().await {
+                kept.lock().expect("nothing panics under it").push(event);
+            }
+        });
+        Self { events, collecting }
+    }
+
+    /// Adds what the test did.
+    pub fn note(&self, text: String) {
+        let unix_micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+        let kind = Some(Kind::Note(Note { text }));
+        let event = Event { sequence: 0, unix_micros, node: "test".into(), kind };
+        self.events.lock().expect("nothing panics under it").push(event);
+    }
+
+    /// Everything so far, oldest first.
+    pub fn events(&self) -> Vec<Event> {
+        let mut events = self.events.lock().expect("nothing panics under it").clone();
+        events.sort_by_key(|e| e.unix_micros);
+        events
+    }
+
+    /// What `look` makes of the first event it accepts, now or later.
+    ///
+    /// # Panics
+    /// When there is none within that time.
+    pub async fn find<T>(&self, what: &str, within: Duration, mut look: impl FnMut(&Event) -> Option<T>) -> T {
+        let mut find = || self.events().iter().find_map(&mut look).ok_or("no such event");
+        until(what, within, &mut find).await
+    }
+
+    /// A line for each event, with relative times.
+    pub fn text(&self) -> String {
+        let events = self.events();
+        let start = events.first().map_or(0, |e| e.unix_micros);
+        let line = |event: &Event| {
+            let after_ms = (event.unix_micros - start) / 1000;
+            let what = event.kind.as_ref().map_or_else(String::new, |kind| match kind {
+                Kind::Note(note) => note.text.clone(),
+                told => format!("{told:?}"),
+            });
+            format!("+{after_ms} ms {}: {what}\n", event.node)
+        };
+        events.iter().map(line).collect()
+    }
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        self.collecting.abort();
+    }
+}
