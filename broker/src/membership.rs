@@ -5,11 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
-use epoka_proto::ids::{BrokerEpoch, BrokerId};
+use epoka_proto::ids::{BrokerEpoch, BrokerId, Millis};
 use epoka_proto::metadata::{Assignment, Image};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+
+/// How long a broken connection makes its broker suspect. Fencing a dead process takes a small part of it; one that is
+/// merely cut off from this broker must not look leaderless for longer.
+const SUSPICION_MS: Millis = 1000;
 
 /// Identity and metadata, shared by everything in a node.
 pub struct Membership {
@@ -19,6 +24,8 @@ pub struct Membership {
     pub clock: Clock,
     epoch: AtomicI64,
     image: ArcSwap<Image>,
+    /// Brokers whose fetch exchange broke and has not been opened again, and when it did.
+    lost: Mutex<BTreeMap<BrokerId, Millis>>,
     applied: watch::Sender<Option<i64>>,
 }
 
@@ -30,6 +37,7 @@ impl Membership {
             clock,
             epoch: AtomicI64::new(-1),
             image: ArcSwap::default(),
+            lost: Mutex::default(),
             applied: watch::Sender::new(None),
         }
     }
@@ -71,6 +79,23 @@ impl Membership {
     pub fn address(&self, broker: BrokerId) -> Option<String> {
         let image = self.image.load();
         image.brokers.get(&broker).map(|b| b.grpc_address.clone())
+    }
+
+    /// The connection to another broker broke.
+    pub(crate) fn lost(&self, broker: BrokerId) {
+        self.lost.lock().entry(broker).or_insert(self.clock.now());
+    }
+
+    /// The connection to another broker stands.
+    pub(crate) fn found(&self, broker: BrokerId) {
+        self.lost.lock().remove(&broker);
+    }
+
+    /// Whether a broker is likely to have died a moment ago: its connection broke and is not back. The controller will say
+    /// soon; until then naming it as a leader would send clients to a closed door, from which some return only after a second.
+    pub fn is_suspect(&self, broker: BrokerId) -> bool {
+        let since = self.lost.lock().get(&broker).copied();
+        since.is_some_and(|since| self.clock.now() - since < SUSPICION_MS)
     }
 
     /// Active brokers among a partition's replicas, with their registered epochs (L-24).

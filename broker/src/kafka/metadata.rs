@@ -31,18 +31,21 @@ pub(super) const ALL_CLUSTER_OPERATIONS: i32 =
 /// Answers from the newest metadata.
 pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -> MetadataResponse {
     let image = node.image();
+    let view = View {
+        node,
+        image: &image,
+        call,
+        request: &request,
+    };
     let topics: Vec<MetadataResponseTopic> = match wanted(call, &request) {
         None => image
             .topic_ids
             .values()
             .filter_map(|id| image.topics.get(id))
-            .map(|t| describe(&image, t, call, &request))
+            .map(|t| view.describe(t))
             .collect(),
         Some(wanted) => {
-            let topics: Vec<_> = wanted
-                .iter()
-                .map(|topic| find(&image, topic, call, &request))
-                .collect();
+            let topics: Vec<_> = wanted.iter().map(|topic| view.find(topic)).collect();
             if request.allow_auto_topic_creation && node.config().auto_create_topics {
                 create_missing(node, topics).await
             } else {
@@ -85,82 +88,79 @@ fn brokers(image: &Image) -> Vec<MetadataResponseBroker> {
     .collect()
 }
 
-fn find(
-    image: &Image,
-    wanted: &MetadataRequestTopic,
-    call: &Call,
-    request: &MetadataRequest,
-) -> MetadataResponseTopic {
-    let refused = |error: ErrorCode| {
-        MetadataResponseTopic::default()
-            .with_error_code(error.code())
-            .with_name(wanted.name.clone())
-            .with_topic_id(wanted.topic_id)
-            .with_topic_authorized_operations(i32::MIN)
-    };
-    match &wanted.name {
-        Some(name) => match image.topic(name) {
-            Some(topic) => describe(image, topic, call, request),
-            None if !is_valid_name(name) => refused(ErrorCode::InvalidTopic),
-            None => refused(ErrorCode::UnknownTopicOrPartition),
-        },
-        None if wanted.topic_id.is_nil() => refused(ErrorCode::InvalidRequest),
-        None => match image.topics.get(&TopicId(wanted.topic_id)) {
-            Some(topic) => describe(image, topic, call, request),
-            None => refused(ErrorCode::UnknownTopicId),
-        },
+/// What an answer is made from.
+struct View<'a> {
+    node: &'a Node,
+    image: &'a Image,
+    call: &'a Call,
+    request: &'a MetadataRequest,
+}
+
+impl View<'_> {
+    fn find(&self, wanted: &MetadataRequestTopic) -> MetadataResponseTopic {
+        let refused = |error: ErrorCode| {
+            MetadataResponseTopic::default()
+                .with_error_code(error.code())
+                .with_name(wanted.name.clone())
+                .with_topic_id(wanted.topic_id)
+                .with_topic_authorized_operations(i32::MIN)
+        };
+        match &wanted.name {
+            Some(name) => match self.image.topic(name) {
+                Some(topic) => self.describe(topic),
+                None if !is_valid_name(name) => refused(ErrorCode::InvalidTopic),
+                None => refused(ErrorCode::UnknownTopicOrPartition),
+            },
+            None if wanted.topic_id.is_nil() => refused(ErrorCode::InvalidRequest),
+            None => match self.image.topics.get(&TopicId(wanted.topic_id)) {
+                Some(topic) => self.describe(topic),
+                None => refused(ErrorCode::UnknownTopicId),
+            },
+        }
     }
-}
 
-fn describe(
-    image: &Image,
-    topic: &Topic,
-    call: &Call,
-    request: &MetadataRequest,
-) -> MetadataResponseTopic {
-    let partitions = topic.partitions.iter();
-    MetadataResponseTopic::default()
-        .with_name(Some(TopicName(text(&topic.name))))
-        .with_topic_id(topic.id.0)
-        .with_partitions(
-            partitions
-                .map(|(&number, a)| partition(image, number, a, call))
-                .collect(),
-        )
-        .with_topic_authorized_operations(if request.include_topic_authorized_operations {
-            ALL_TOPIC_OPERATIONS
-        } else {
-            i32::MIN
-        })
-}
+    fn describe(&self, topic: &Topic) -> MetadataResponseTopic {
+        let partitions = topic.partitions.iter();
+        MetadataResponseTopic::default()
+            .with_name(Some(TopicName(text(&topic.name))))
+            .with_topic_id(topic.id.0)
+            .with_partitions(
+                partitions
+                    .map(|(&number, a)| self.partition(number, a))
+                    .collect(),
+            )
+            .with_topic_authorized_operations(if self.request.include_topic_authorized_operations {
+                ALL_TOPIC_OPERATIONS
+            } else {
+                i32::MIN
+            })
+    }
 
-fn partition(
-    image: &Image,
-    number: i32,
-    assignment: &Arc<Assignment>,
-    call: &Call,
-) -> MetadataResponsePartition {
-    let reachable = |id: &BrokerId| {
-        let broker = image.brokers.get(id);
-        broker.is_some_and(|b| !b.fenced && endpoint(b).is_some())
-    };
-    let error = match assignment.leader {
-        None => ErrorCode::LeaderNotAvailable.code(),
-        Some(leader) if reachable(&leader) => 0,
-        Some(_) if call.version < 6 => ErrorCode::LeaderNotAvailable.code(),
-        Some(_) => ErrorCode::ListenerNotFound.code(),
-    };
-    let leader = assignment.leader.filter(reachable);
-    let ids = |brokers: &[BrokerId]| brokers.iter().map(|b| b.0.into()).collect();
-    let offline = assignment.replicas.iter().filter(|r| !reachable(r));
-    MetadataResponsePartition::default()
-        .with_error_code(error)
-        .with_partition_index(number)
-        .with_leader_id(BrokerId::to_wire(leader).into())
-        .with_leader_epoch(assignment.leader_epoch.0)
-        .with_replica_nodes(ids(&assignment.replicas))
-        .with_isr_nodes(ids(&assignment.isr))
-        .with_offline_replicas(offline.map(|b| b.0.into()).collect())
+    fn partition(&self, number: i32, assignment: &Arc<Assignment>) -> MetadataResponsePartition {
+        let reachable = |id: &BrokerId| {
+            let broker = self.image.brokers.get(id);
+            broker.is_some_and(|b| !b.fenced && endpoint(b).is_some())
+        };
+        // A leader that has just died is still the leader, but sending clients there costs them more than asking again.
+        let named = assignment.leader.filter(|l| !self.node.is_suspect(*l));
+        let error = match named {
+            None => ErrorCode::LeaderNotAvailable.code(),
+            Some(leader) if reachable(&leader) => 0,
+            Some(_) if self.call.version < 6 => ErrorCode::LeaderNotAvailable.code(),
+            Some(_) => ErrorCode::ListenerNotFound.code(),
+        };
+        let leader = named.filter(reachable);
+        let ids = |brokers: &[BrokerId]| brokers.iter().map(|b| b.0.into()).collect();
+        let offline = assignment.replicas.iter().filter(|r| !reachable(r));
+        MetadataResponsePartition::default()
+            .with_error_code(error)
+            .with_partition_index(number)
+            .with_leader_id(BrokerId::to_wire(leader).into())
+            .with_leader_epoch(assignment.leader_epoch.0)
+            .with_replica_nodes(ids(&assignment.replicas))
+            .with_isr_nodes(ids(&assignment.isr))
+            .with_offline_replicas(offline.map(|b| b.0.into()).collect())
+    }
 }
 
 /// Asks for the topics that do not exist. Their leaders are known a moment later, so the client is told to come back.

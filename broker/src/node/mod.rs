@@ -58,6 +58,11 @@ impl Node {
         self.membership.image()
     }
 
+    /// Whether a broker is likely to have died a moment ago; see `Membership::is_suspect`.
+    pub fn is_suspect(&self, broker: BrokerId) -> bool {
+        self.membership.is_suspect(broker)
+    }
+
     /// The metadata offset that all partitions have taken up; `None` before the first.
     pub fn metadata_offset(&self) -> Option<i64> {
         self.membership.applied()

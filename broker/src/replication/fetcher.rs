@@ -129,7 +129,9 @@ impl FetchLoop {
                 self.changed.notified().await;
             }
             if let Some(address) = peers.address(leader) {
-                match self.exchange(peers, leader, &address).await {
+                let outcome = self.exchange(peers, leader, &address).await;
+                peers.lost(leader);
+                match outcome {
                     Ok(()) => tracing::debug!(%leader, "the leader ended the fetch exchange"),
                     Err(error) => {
                         tracing::debug!(%leader, address, %error, "the fetch exchange broke")
@@ -156,6 +158,7 @@ impl FetchLoop {
             .fetch(ReceiverStream::new(outgoing))
             .await?
             .into_inner();
+        peers.found(leader);
         let mut in_flight = 0usize;
         loop {
             if in_flight == 0 {
