@@ -13,10 +13,11 @@ use rdkafka::{Offset, TopicPartitionList};
 /// One answer of a broker to one call of a client.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What every client has in common: it connects again soon after a broker is back.
+/// What every client has in common: it connects again soon after a broker is back, and soon gives up on a silent one.
 pub fn client(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set("reconnect.backoff.max.ms", "300").set("log_level", "0");
+    config.set("socket.timeout.ms", "3000").set("socket.connection.setup.timeout.ms", "3000");
     config
 }
 

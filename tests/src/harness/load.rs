@@ -172,7 +172,7 @@ impl ProducerContext for Notes {
 fn write(writer: u32, bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool, acked: Arc<AtomicUsize>) -> Vec<Write> {
     let mut config = kafka::client(bootstrap);
     config.set("acks", spec.acks).set("enable.idempotence", (spec.acks == "all").to_string());
-    config.set("linger.ms", "2").set("message.timeout.ms", DELIVERY.as_millis().to_string());
+    config.set("linger.ms", "2").set("request.timeout.ms", "3000").set("message.timeout.ms", DELIVERY.as_millis().to_string());
     let notes = Notes { acked, ..Notes::default() };
     let producer: BaseProducer<Notes> = config.create_with_context(notes).expect("the settings are valid");
     let writes = &producer.context().writes;
