@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Millis};
-use epoka_proto::metadata::{Assignment, Image};
+use epoka_proto::metadata::{Assignment, BrokerRegistration, Image};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -15,6 +15,9 @@ use crate::clock::Clock;
 /// How long a broken connection makes its broker suspect. Fencing a dead process takes a small part of it; one that is
 /// merely cut off from this broker must not look leaderless for longer.
 const SUSPICION_MS: Millis = 1000;
+
+/// How long clients are still told of a broker after it was fenced: librdkafka looks at its partitions once a second.
+const FAREWELL_MS: Millis = 3000;
 
 /// Identity and metadata, shared by everything in a node.
 pub struct Membership {
@@ -26,6 +29,8 @@ pub struct Membership {
     image: ArcSwap<Image>,
     /// Brokers whose fetch exchange broke and has not been opened again, and when it did.
     lost: Mutex<BTreeMap<BrokerId, Millis>>,
+    /// When brokers were fenced, as far as this broker saw it happen.
+    fenced: Mutex<BTreeMap<BrokerId, Millis>>,
     applied: watch::Sender<Option<i64>>,
 }
 
@@ -38,6 +43,7 @@ impl Membership {
             epoch: AtomicI64::new(-1),
             image: ArcSwap::default(),
             lost: Mutex::default(),
+            fenced: Mutex::default(),
             applied: watch::Sender::new(None),
         }
     }
@@ -58,6 +64,16 @@ impl Membership {
 
     /// Makes an image the newest one. Its partitions may still be taking it up: see `set_applied`.
     pub(crate) fn set_image(&self, image: Image) {
+        let now = self.clock.now();
+        let before = self.image.load();
+        let mut fenced = self.fenced.lock();
+        fenced.retain(|id, _| image.brokers.get(id).is_some_and(|b| b.fenced));
+        for broker in image.brokers.values().filter(|b| b.fenced) {
+            if before.brokers.get(&broker.id).is_some_and(|b| !b.fenced) {
+                fenced.insert(broker.id, now);
+            }
+        }
+        drop(fenced);
         self.image.store(Arc::new(image));
     }
 
@@ -96,6 +112,13 @@ impl Membership {
     pub fn is_suspect(&self, broker: BrokerId) -> bool {
         let since = self.lost.lock().get(&broker).copied();
         since.is_some_and(|since| self.clock.now() - since < SUSPICION_MS)
+    }
+
+    /// Whether clients are told of this broker: it is unfenced, or was until a moment ago. A client that moves its partitions
+    /// away from a dead broker still needs to know it, or it forgets the partitions along with the broker.
+    pub fn is_listed(&self, broker: &BrokerRegistration) -> bool {
+        let since = self.fenced.lock().get(&broker.id).copied();
+        !broker.fenced || since.is_some_and(|since| self.clock.now() - since < FAREWELL_MS)
     }
 
     /// Active brokers among a partition's replicas, with their registered epochs (L-24).

@@ -59,7 +59,7 @@ pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -
         i32::MIN
     };
     MetadataResponse::default()
-        .with_brokers(brokers(&image))
+        .with_brokers(brokers(node, &image))
         .with_cluster_id(Some(text(&image.cluster_id)))
         .with_controller_id(BrokerId::to_wire(admin_broker(&image)).into())
         .with_topics(topics)
@@ -72,9 +72,9 @@ fn wanted<'a>(call: &Call, request: &'a MetadataRequest) -> Option<&'a [Metadata
     (call.version > 0 || !topics.is_empty()).then_some(topics)
 }
 
-/// Brokers that clients can use: fenced ones are left out.
-fn brokers(image: &Image) -> Vec<MetadataResponseBroker> {
-    let up = image.brokers.values().filter(|b| !b.fenced);
+/// Brokers that clients can use: those that have been fenced for a while are left out.
+fn brokers(node: &Node, image: &Image) -> Vec<MetadataResponseBroker> {
+    let up = image.brokers.values().filter(|b| node.is_listed(b));
     up.filter_map(|broker| {
         let endpoint = endpoint(broker)?;
         Some(

@@ -18,7 +18,7 @@ pub use controller::{ActiveController, ControllerClient, unanswered};
 use epoka_proto::error::ErrorCode;
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerId, PartitionId, ProducerId};
-use epoka_proto::metadata::Image;
+use epoka_proto::metadata::{BrokerRegistration, Image};
 pub use start::{Broker, start};
 
 use crate::config::BrokerConfig;
@@ -61,6 +61,11 @@ impl Node {
     /// Whether a broker is likely to have died a moment ago; see `Membership::is_suspect`.
     pub fn is_suspect(&self, broker: BrokerId) -> bool {
         self.membership.is_suspect(broker)
+    }
+
+    /// Whether clients are told of this broker; see `Membership::is_listed`.
+    pub fn is_listed(&self, broker: &BrokerRegistration) -> bool {
+        self.membership.is_listed(broker)
     }
 
     /// The metadata offset that all partitions have taken up; `None` before the first.
