@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use super::Types;
 
@@ -83,10 +83,9 @@ impl Peer {
         A: DeserializeOwned,
         E: Error + DeserializeOwned,
     {
-        let message = answer.map_err(|status| match status.code() {
-            Code::Unavailable => RPCError::Unreachable(Unreachable::new(&status)),
-            _ => RPCError::Network(NetworkError::new(&status)),
-        })?;
+        // However an exchange fails (refused, reset, late), the next one waits a little: without that pause Raft would ask a
+        // dead peer again as fast as its connections break.
+        let message = answer.map_err(|status| RPCError::Unreachable(Unreachable::new(&status)))?;
         let decoded: Result<A, E> =
             decode(&message.get_ref().payload).map_err(|e| NetworkError::new(&e))?;
         decoded.map_err(|e| RPCError::RemoteError(RemoteError::new(self.target, e)))
