@@ -85,7 +85,9 @@ async fn a_leader_frozen_beyond_its_session_is_replaced_and_follows_when_it_wake
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_of_three_controllers_survives_its_leader() {
-    let mut cluster = Cluster::start(EPOKA, orders(2).controllers(3)).await;
+    // A broker that dies together with the active controller is missed by the next one after a session timeout.
+    let spec = orders(2).controllers(3).session_timeout_ms(1500);
+    let mut cluster = Cluster::start(EPOKA, spec).await;
     let load = Load::start(&cluster.bootstrap(), LoadSpec::new("orders", 2));
     load.progress(200, PATIENCE).await;
     for _ in 0..2 {

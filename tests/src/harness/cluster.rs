@@ -399,7 +399,7 @@ impl Drop for Cluster {
         for member in self.members.values_mut() {
             member.process = None;
         }
-        if std::thread::panicking() {
+        if std::thread::panicking() || std::env::var_os("EPOKA_KEEP").is_some() {
             println!("---- timeline\n{}", self.timeline.text());
             for log in logs_in(&self.dir.path().join("output")) {
                 let name = log.file_name().unwrap_or_default().to_string_lossy();

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use epoka::timeline::Teller;
 use epoka_client::Connections;
 use epoka_client::events::Collector;
 use epoka_proto::v1::event::Kind;
@@ -59,19 +60,12 @@ impl Timeline {
         until(what, within, &mut find).await
     }
 
-    /// A line for each event, with relative times.
+    /// In the product's own words, with times since the first event.
     pub fn text(&self) -> String {
         let events = self.events();
-        let start = events.first().map_or(0, |e| e.unix_micros);
-        let line = |event: &Event| {
-            let after_ms = (event.unix_micros - start) / 1000;
-            let what = event.kind.as_ref().map_or_else(String::new, |kind| match kind {
-                Kind::Note(note) => note.text.clone(),
-                told => format!("{told:?}"),
-            });
-            format!("+{after_ms} ms {}: {what}\n", event.node)
-        };
-        events.iter().map(line).collect()
+        let start_ms = events.first().map_or(0, |e| e.unix_micros / 1000);
+        let lines = Teller::new().tell(&events);
+        lines.iter().map(|line| format!("{:>6} ms {line}\n", line.unix_ms - start_ms)).collect()
     }
 }
 
