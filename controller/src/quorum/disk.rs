@@ -114,15 +114,21 @@ impl Disk {
         })
     }
 
-    /// Appends entries that follow the last one.
+    /// Appends entries, which follow one another. What they overlap is cut first; where they leave a gap, the log begins anew
+    /// with them: Raft leaves one only behind a snapshot that covers what came before.
     pub(super) fn append(&mut self, entries: &[Entry]) -> Result<(), DiskError> {
-        let mut bytes = Vec::new();
+        let Some(first) = entries.first() else {
+            return Ok(());
+        };
+        let first = offset(first.log_id.index);
+        if first < self.log.end() {
+            self.log.truncate_to(first).map_err(|e| self.failed(e))?;
+        } else if first > self.log.end() {
+            self.log.start_over(first).map_err(|e| self.failed(e))?;
+        }
         let now = now_ms();
+        let mut bytes = Vec::new();
         for entry in entries {
-            if self.log.end() < offset(entry.log_id.index) && bytes.is_empty() {
-                // Raft's log begins after a snapshot that covers all we had.
-                self.start_over(offset(entry.log_id.index))?;
-            }
             let term = entry.log_id.leader_id.term;
             let term = i32::try_from(term).map_err(|e| self.failed(e))?;
             let value = serde_json::to_vec(entry).map_err(|e| self.failed(e))?;

@@ -99,8 +99,15 @@ impl RaftLogStorage<Types> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let new: Vec<Entry> = entries.into_iter().collect();
-        let keyed = new.iter().map(|e| (e.log_id.index, e.clone()));
-        self.entries.lock().extend(keyed);
+        if let Some(first) = new.first() {
+            let mut entries = self.entries.lock();
+            entries.split_off(&first.log_id.index);
+            let last = entries.last_key_value().map(|(index, _)| *index);
+            if last.is_some_and(|last| last + 1 < first.log_id.index) {
+                entries.clear();
+            }
+            entries.extend(new.iter().map(|e| (e.log_id.index, e.clone())));
+        }
         match self.on_disk(move |disk| disk.append(&new)).await {
             Ok(()) => callback.log_io_completed(Ok(())),
             Err(error) => callback.log_io_completed(Err(std::io::Error::other(error))),

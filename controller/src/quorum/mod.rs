@@ -164,3 +164,6 @@ impl Quorum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
