@@ -14,6 +14,8 @@ use super::words;
 
 /// Events of one node this close to each other are one decision.
 const SAME_MOMENT_MICROS: i64 = 2_000;
+/// A first write this long after the new leader was ready says how long nobody wrote, not how long nobody could.
+const NOBODY_WROTE_MICROS: i64 = 2_000_000;
 /// After this long without a new incident, times start over.
 const LONG_AGO_MICROS: i64 = 600_000_000;
 
@@ -54,8 +56,15 @@ pub struct Teller {
     incidents: BTreeMap<i32, i64>,
     /// Brokers that were fenced and have not come back.
     fenced: BTreeSet<i32>,
-    /// Partitions whose leader went away, since when.
-    outages: BTreeMap<TopicPartition, i64>,
+    /// Partitions whose leader went away.
+    outages: BTreeMap<TopicPartition, Outage>,
+}
+
+/// A partition without a leader that takes writes.
+struct Outage {
+    since: i64,
+    /// When the next leader knew what is committed: from then on only writers were missing.
+    ready: Option<i64>,
 }
 
 impl Teller {
@@ -138,13 +147,20 @@ impl Teller {
             Kind::Truncated(cut) => (&cut.topic, cut.partition, words::truncated(&who, cut)),
             Kind::FirstWrite(write) => {
                 let partition = name(&write.topic, write.partition);
-                let since = self.outages.remove(&partition);
-                let unavailable = since.map(|since| event.unix_micros - since);
+                let outage = self.outages.remove(&partition);
+                let idle_since = outage.as_ref().and_then(|o| o.ready);
+                let idle_since =
+                    idle_since.filter(|ready| event.unix_micros - ready > NOBODY_WROTE_MICROS);
+                let unavailable = outage.map(|o| idle_since.unwrap_or(event.unix_micros) - o.since);
                 let to = match &self.only {
                     Some(_) => String::new(),
                     None => format!(" to {partition}"),
                 };
                 let text = match unavailable {
+                    Some(micros) if idle_since.is_some() => format!(
+                        "first write tried and accepted{to}: was unavailable {}",
+                        words::span(micros)
+                    ),
                     Some(micros) => format!(
                         "first accepted write{to}: unavailable {}",
                         words::span(micros)
@@ -156,6 +172,9 @@ impl Teller {
             }
             Kind::WatermarkBack(back) => {
                 let partition = name(&back.topic, back.partition);
+                if let Some(outage) = self.outages.get_mut(&partition) {
+                    outage.ready = Some(event.unix_micros);
+                }
                 let text = format!(
                     "high watermark of {partition} back at {} in epoch {}",
                     back.high_watermark, back.leader_epoch
@@ -208,20 +227,19 @@ impl Teller {
     }
 
     fn note_process(&mut self, event: &Event, change: &ProcessChange) {
-        let gone = matches!(
-            change.kind(),
-            ProcessKind::Killed | ProcessKind::Stopped | ProcessKind::Paused | ProcessKind::Exited
-        );
-        if !gone {
-            return;
-        }
-        match change
-            .process
-            .strip_prefix("broker-")
-            .and_then(|id| id.parse().ok())
-        {
-            Some(broker) => self.incident(broker, event.unix_micros),
-            None => self.origin = Some(event.unix_micros),
+        let id = change.process.strip_prefix("broker-");
+        let broker: Option<i32> = id.and_then(|id| id.parse().ok());
+        match (change.kind(), broker) {
+            (ProcessKind::Started, _) => {}
+            // Resumed before anybody noticed: no trouble any more, and none to count a later one from.
+            (ProcessKind::Resumed, Some(broker)) => {
+                if !self.fenced.contains(&broker) {
+                    self.incidents.remove(&broker);
+                }
+            }
+            (ProcessKind::Resumed, None) => {}
+            (_, Some(broker)) => self.incident(broker, event.unix_micros),
+            (_, None) => self.origin = Some(event.unix_micros),
         }
     }
 
@@ -240,7 +258,12 @@ impl Teller {
             && elected.old_leader != elected.new_leader
         {
             let name = TopicPartition::new(elected.topic.as_str(), elected.partition);
-            self.outages.entry(name).or_insert(since);
+            let outage = Outage { since, ready: None };
+            let ongoing = self.outages.entry(name).or_insert(outage);
+            // A leader that was ready ended the outage, though nobody wrote: this is another one.
+            if ongoing.ready.take().is_some() {
+                ongoing.since = since;
+            }
         }
     }
 
@@ -378,6 +401,65 @@ mod tests {
             leader_epoch,
             offset: 1040,
         })
+    }
+
+    fn watermark_back(partition: i32, leader_epoch: i32) -> Kind {
+        Kind::WatermarkBack(WatermarkBack {
+            topic: "orders".into(),
+            partition,
+            leader_epoch,
+            high_watermark: 1041,
+        })
+    }
+
+    fn texts(events: &[Event]) -> Vec<String> {
+        Teller::new()
+            .tell(events)
+            .into_iter()
+            .map(|l| l.text)
+            .collect()
+    }
+
+    #[test]
+    fn a_pause_that_nobody_noticed_does_not_lengthen_a_later_outage() {
+        let controller = "controller-1";
+        let told = texts(&[
+            at(0, "supervisor", process("broker-2", ProcessKind::Paused)),
+            at(500, "supervisor", process("broker-2", ProcessKind::Resumed)),
+            at(9000, "supervisor", process("broker-2", ProcessKind::Killed)),
+            at(9030, controller, elected(0, 2, 3, 5)),
+            at(9070, "broker-3", first_write(0, 5)),
+        ]);
+        let last = told.last().expect("a line");
+        assert!(last.ends_with("unavailable 70 ms"), "{last}");
+    }
+
+    #[test]
+    fn time_in_which_nobody_wrote_is_not_unavailability() {
+        let controller = "controller-1";
+        let told = texts(&[
+            at(0, "supervisor", process("broker-2", ProcessKind::Killed)),
+            at(30, controller, elected(0, 2, 3, 5)),
+            at(40, "broker-3", watermark_back(0, 5)),
+            at(60_000, "broker-3", first_write(0, 5)),
+            at(
+                70_000,
+                "supervisor",
+                process("broker-3", ProcessKind::Killed),
+            ),
+            at(70_030, controller, elected(0, 3, 1, 6)),
+            at(70_035, "broker-1", watermark_back(0, 6)),
+            at(
+                80_000,
+                "supervisor",
+                process("broker-1", ProcessKind::Killed),
+            ),
+            at(80_030, controller, elected(0, 1, 2, 7)),
+            at(80_050, "broker-2", first_write(0, 7)),
+        ]);
+        assert!(told[3].ends_with("was unavailable 40 ms"), "{}", told[3]);
+        let last = told.last().expect("a line");
+        assert!(last.ends_with("unavailable 50 ms"), "{last}");
     }
 
     fn story() -> Vec<Event> {

@@ -9,8 +9,16 @@ pub fn span(micros: i64) -> String {
     let ms = (micros + 500).div_euclid(1000);
     match ms.abs() {
         0..1_000 => format!("{ms} ms"),
-        1_000..60_000 => format!("{:.1} s", ms as f64 / 1000.0),
-        _ => format!("{} min {} s", ms / 60_000, ms.abs() / 1000 % 60),
+        1_000..59_950 => {
+            let tenths = (ms.abs() + 50) / 100;
+            let sign = if ms < 0 { "-" } else { "" };
+            format!("{sign}{}.{} s", tenths / 10, tenths % 10)
+        }
+        _ => {
+            let seconds = (ms.abs() + 500) / 1000;
+            let sign = if ms < 0 { "-" } else { "" };
+            format!("{sign}{} min {} s", seconds / 60, seconds % 60)
+        }
     }
 }
 
@@ -102,7 +110,8 @@ mod tests {
             (0, "0 ms"),
             (61_400, "61 ms"),
             (999_400, "999 ms"),
-            (2_100_000, "2.1 s"),
+            (2_050_000, "2.1 s"),
+            (59_970_000, "1 min 0 s"),
             (185_000_000, "3 min 5 s"),
             (-3_000, "-3 ms"),
         ] {
