@@ -1,15 +1,10 @@
 //! A cluster of real processes under an audited load, while leaders die, stop, freeze, and controllers fail over.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use epoka_proto::batch::BatchBuilder;
-use epoka_proto::compression::Compression;
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{ProducerEpoch, ProducerId};
-use epoka_proto::v1::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
 use epoka_tests::harness::cluster::PATIENCE;
-use epoka_tests::harness::{Cluster, Load, LoadSpec, Node, Spec};
+use epoka_tests::harness::{Cluster, Load, LoadSpec, Node, Spec, raw};
 
 const EPOKA: &str = env!("CARGO_BIN_EXE_epoka-under-test");
 
@@ -131,27 +126,16 @@ async fn the_only_controller_may_restart_under_load() {
 async fn a_producers_sequence_survives_failover_and_restart() {
     let mut cluster = Cluster::start(EPOKA, orders(1)).await;
     let leader = cluster.leader_of("orders", 0).await;
-    let connections = epoka_client::Connections::default();
-    let mut log = connections.log(&cluster.grpc_address(leader)).expect("an address");
-    let id = log.init_producer_id(InitProducerIdRequest {}).await.expect("an answer").into_inner();
-    // A producer is forgotten a day after the time its records carry.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
-    let batch = |sequence: i32| {
-        let batch = BatchBuilder::new(Compression::None);
-        let mut batch = batch.producer(ProducerId(id.producer_id), ProducerEpoch(0), sequence);
-        for number in 0..10 {
-            batch.append(now, None, Some(format!("{}", sequence + number).as_bytes()), &[]);
-        }
-        batch.finish()
-    };
-    let first = produce(&cluster, leader, batch(0)).await;
+    let id = cluster.producer_id(leader).await;
+    let batch = |sequence| raw::batch(Some((id, sequence)), &["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]);
+    let first = cluster.produce(leader, ("orders", 0), -1, batch(0)).await;
     assert_eq!((first.error, first.base_offset), (0, 0), "{first:?}");
-    let second = produce(&cluster, leader, batch(10)).await;
+    let second = cluster.produce(leader, ("orders", 0), -1, batch(10)).await;
     assert_eq!((second.error, second.base_offset), (0, 10), "{second:?}");
 
     cluster.kill(leader);
     let successor = cluster.leader_other_than(leader, "orders", 0).await;
-    let again = produce(&cluster, successor, batch(10)).await;
+    let again = cluster.produce(successor, ("orders", 0), -1, batch(10)).await;
     assert_eq!((again.error, again.base_offset), (0, 10), "{again:?}");
 
     cluster.kill_all();
@@ -159,32 +143,11 @@ async fn a_producers_sequence_survives_failover_and_restart() {
     cluster.await_all_brokers().await;
     await_full_isr(&mut cluster).await;
     let leader = cluster.leader_of("orders", 0).await;
-    let again = produce(&cluster, leader, batch(10)).await;
+    let again = cluster.produce(leader, ("orders", 0), -1, batch(10)).await;
     assert_eq!((again.error, again.base_offset), (0, 10), "{again:?}");
-    let gap = produce(&cluster, leader, batch(30)).await;
+    let gap = cluster.produce(leader, ("orders", 0), -1, batch(30)).await;
     assert_eq!(gap.error, i32::from(ErrorCode::OutOfOrderSequenceNumber.code()), "{gap:?}");
-    let next = produce(&cluster, leader, batch(20)).await;
+    let next = cluster.produce(leader, ("orders", 0), -1, batch(20)).await;
     assert_eq!((next.error, next.base_offset), (0, 20), "{next:?}");
     cluster.await_whole().await;
-}
-
-/// Produces one batch with acks=all to `orders-0`; tries again while the leader is taking over.
-async fn produce(cluster: &Cluster, leader: Node, batch: Bytes) -> ProduceResponse {
-    let connections = epoka_client::Connections::default();
-    let answer = epoka_tests::harness::wait::poll(PATIENCE, async || {
-        let request = ProduceRequest {
-            topic: "orders".into(),
-            partition: 0,
-            acks: -1,
-            timeout_ms: 10_000,
-            batch: batch.clone(),
-        };
-        let mut log = connections.log(&cluster.grpc_address(leader)).expect("an address");
-        let answers = log.produce(futures::stream::iter([request])).await.map_err(|e| e.to_string())?;
-        let answer = answers.into_inner().message().await.map_err(|e| e.to_string())?.expect("an answer");
-        let passing = [ErrorCode::NotLeaderOrFollower, ErrorCode::NotEnoughReplicas];
-        if passing.iter().any(|code| i32::from(code.code()) == answer.error) { Err(format!("{answer:?}")) } else { Ok(answer) }
-    })
-    .await;
-    answer.unwrap_or_else(|seen| panic!("no answer to a produce: {seen}"))
 }

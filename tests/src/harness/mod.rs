@@ -10,6 +10,7 @@ pub mod load;
 pub mod network;
 pub mod ports;
 pub mod process;
+pub mod raw;
 pub mod spec;
 pub mod timeline;
 pub mod up;
