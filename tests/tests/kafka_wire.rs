@@ -255,8 +255,8 @@ async fn every_advertised_version_of_every_api_is_answered() {
         assert_eq!(batches(&records(&response)).count() as i64, produced);
     }
     for version in range(ApiKey::Metadata) {
-        let request = MetadataRequest::default()
-            .with_topics((version > 0).then_some(None).unwrap_or(Some(vec![])));
+        let request =
+            MetadataRequest::default().with_topics(if version > 0 { None } else { Some(vec![]) });
         let response = client.call(version, request).await;
         assert_eq!(response.brokers.len(), 1);
         assert_eq!(response.topics[0].partitions.len(), 2, "version {version}");

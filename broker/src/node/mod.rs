@@ -91,9 +91,15 @@ impl Node {
     }
 
     /// A partition by topic name. The error is what a client should be told when this broker does not hold it.
-    pub fn partition_by_name(&self, topic: &str, partition: i32) -> Result<Arc<Partition>, ErrorCode> {
+    pub fn partition_by_name(
+        &self,
+        topic: &str,
+        partition: i32,
+    ) -> Result<Arc<Partition>, ErrorCode> {
         let image = self.image();
-        let topic = image.topic(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        let topic = image
+            .topic(topic)
+            .ok_or(ErrorCode::UnknownTopicOrPartition)?;
         if !topic.partitions.contains_key(&partition) {
             return Err(ErrorCode::UnknownTopicOrPartition);
         }
@@ -121,6 +127,8 @@ impl Node {
 
     /// A producer id nobody was given before.
     pub async fn producer_id(&self) -> Result<ProducerId, ErrorCode> {
-        self.producer_ids.next(&self.controller, &self.membership).await
+        self.producer_ids
+            .next(&self.controller, &self.membership)
+            .await
     }
 }

@@ -388,7 +388,8 @@ mod tests {
         let (audit, v) = books(&[Some(0), Some(1), Some(2)]);
         let [a, b, c] = [v[0].as_str(), v[1].as_str(), v[2].as_str()];
         // log, (lost, duplicated, reordered, strange)
-        let table: &[(&[(i64, &str)], [usize; 4])] = &[
+        type Row<'a> = (&'a [(i64, &'a str)], [usize; 4]);
+        let table: &[Row] = &[
             (&[(0, a), (1, b), (2, c)], [0, 0, 0, 0]),
             (&[(0, a), (1, b)], [1, 0, 0, 0]),
             (&[], [3, 0, 0, 0]),

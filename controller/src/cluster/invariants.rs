@@ -25,11 +25,9 @@ pub fn broken_invariants(before: &Image, after: &Image) -> Vec<String> {
                     epochs(now)
                 ));
             }
-            let same_leader_epoch = now.leader_epoch == then.leader_epoch;
-            if now.partition_epoch == then.partition_epoch && now != then
-                || !same_leader_epoch && now.partition_epoch == then.partition_epoch
-                || same_leader_epoch && now.leader != then.leader
-            {
+            let silent_change = now.partition_epoch == then.partition_epoch && now != then;
+            let same_term = now.leader_epoch == then.leader_epoch;
+            if silent_change || same_term && now.leader != then.leader {
                 say(format!("C-3: {then:?} -> {now:?}"));
             }
         }

@@ -74,10 +74,11 @@ type CallError<E> = RPCError<u64, BasicNode, E>;
 impl Peer {
     fn client(&self) -> Result<QuorumClient<Channel>, Unreachable> {
         let client = self.client.as_ref();
-        client.cloned().map_err(|e| Unreachable::new(e))
+        client.cloned().map_err(Unreachable::new)
     }
 
     /// Makes sense of an answer: what the peer's Raft said, or why nothing was heard of it.
+    #[allow(clippy::result_large_err)] // the error is openraft's, as large as it is
     fn answer<A, E>(&self, answer: Result<Response<RaftMessage>, Status>) -> Result<A, CallError<E>>
     where
         A: DeserializeOwned,
