@@ -16,9 +16,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 
 use super::controller::{ActiveController, ControllerClient};
 use super::heartbeat::{Heartbeats, Lease};
@@ -151,7 +151,6 @@ fn serve_grpc(
     let log =
         LogServer::new(LogService::new(node.clone())).max_decoding_message_size(MESSAGE_LIMIT);
     let server = Server::builder()
-        .tcp_nodelay(true)
         .max_frame_size(FRAME_SIZE)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -159,7 +158,9 @@ fn serve_grpc(
         .add_service(log)
         .add_service(EventsServer::new(events));
     async move {
-        let connections = TcpListenerStream::new(listener);
+        // Without this an answer waits for the acknowledgement of the one before, up to 40 ms; the server's own setting does
+        // not reach connections that it did not accept itself.
+        let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
         // Long-lived streams do not end by themselves, so the stop is not a graceful one.
         tokio::select! {
             served = server.serve_with_incoming(connections) => if let Err(error) = served {

@@ -9,7 +9,7 @@ use epoka_proto::v1::events_server::EventsServer;
 use epoka_proto::v1::supervisor_server::SupervisorServer;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
 
 use super::description::{Description, NodeDescription};
 use super::directory::Directory;
@@ -378,12 +378,11 @@ fn serve(listener: TcpListener, supervisor: Arc<Supervisor>) -> JoinHandle<()> {
     let events = EventsServer::new(supervisor.events().clone());
     let service = SupervisorServer::new(SupervisorService(supervisor));
     let server = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         .add_service(service)
         .add_service(events);
     tokio::spawn(async move {
         if let Err(error) = server
-            .serve_with_incoming(TcpListenerStream::new(listener))
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
             .await
         {
             tracing::error!(%error, "the supervisor's service ended");
