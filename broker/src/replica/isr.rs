@@ -287,8 +287,10 @@ impl Isr {
                     self.pending = None;
                 }
             }
-            // Certainly not applied, unless a copy of it that went unanswered is still under way.
-            IsrAnswer::Refused(ErrorCode::IneligibleReplica) if !pending.copies_at_large => {
+            // Certainly not applied, unless a copy of it that went unanswered is still under way and may yet be.
+            IsrAnswer::Refused(ErrorCode::IneligibleReplica)
+                if !pending.copies_at_large || pending.names_a_past_life(core) =>
+            {
                 self.pending = None;
                 self.not_before = now + RETRY_MS;
             }
@@ -313,6 +315,15 @@ impl Isr {
 }
 
 impl Proposal {
+    /// Whether a member has registered anew since it fetched: no copy of this can be committed any more, and sending it again
+    /// would go on for ever.
+    fn names_a_past_life(&self, core: &Core) -> bool {
+        let newer = |&(b, epoch): &(BrokerId, Option<BrokerEpoch>)| {
+            epoch.is_some() && core.eligible.get(&b).copied() > epoch
+        };
+        self.isr.iter().any(newer)
+    }
+
     fn names(&self, broker: BrokerId) -> bool {
         self.isr.iter().any(|&(b, _)| b == broker)
     }
