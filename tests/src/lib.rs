@@ -2,4 +2,5 @@
 
 pub mod harness;
 pub mod model;
+pub mod scenario;
 pub mod sim;
