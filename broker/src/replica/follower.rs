@@ -156,10 +156,12 @@ impl Follower {
         now: Millis,
         effects: &mut Vec<Effect>,
     ) {
-        let empty = core.log.start == core.log.end;
+        // The leader's log may start in the middle of a batch. We take that batch whole if nothing here is worth keeping: the log
+        // is empty, or the leader has deleted all that we hold (F-22).
+        let expendable = core.log.start == core.log.end || core.log.end <= bounds.log_start;
         let refill = batches
             .first()
-            .filter(|b| empty && b.base < core.log.end && core.log.end < b.end);
+            .filter(|b| expendable && b.base < core.log.end && core.log.end < b.end);
         let begin = refill.map_or(core.log.end, |b| b.base);
         let (until, size) = valid_prefix(core, begin, batches);
         let bytes_valid = bytes.slice(..size);
