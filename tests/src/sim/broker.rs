@@ -37,6 +37,13 @@ pub(super) struct Disk {
     pub(super) rewritten: u32,
 }
 
+impl Disk {
+    /// A watermark written down must not outlive the records it spoke of: others may take their place.
+    pub(super) fn lower_checkpoint(&mut self) {
+        self.checkpoint.0 = self.checkpoint.0.min(self.log.end());
+    }
+}
+
 pub(super) struct Process {
     pub(super) life: u64,
     pub(super) incarnation: Incarnation,
@@ -208,6 +215,7 @@ impl World {
                 let lost = self.rng.random_range(0..=disk.log.unflushed());
                 disk.log.lose(lost);
                 disk.matched = disk.matched.min(disk.log.end());
+                disk.lower_checkpoint();
                 if lost > 0 {
                     self.trace.line(self.now, || format!("b{b}/{p} lost {lost} batches"));
                 }
@@ -227,6 +235,8 @@ impl World {
         self.trace.line(self.now, || format!("b{b} stops cleanly"));
         self.brokers[b].process = None;
         self.brokers[b].clean_epoch = epoch;
+        let back = self.rng.random_range(10..2000);
+        self.schedule(back, Item::Start { broker: b });
     }
 
     /// Takes the metadata up to an offset into account, however many changes that is at once (C-50).

@@ -94,7 +94,6 @@ impl World {
                     let life = process.life;
                     let delay = self.rng.random_range(1..1500);
                     self.schedule(delay, Item::Stop { broker: b, life });
-                    self.schedule(delay + back, Item::Start { broker: b });
                 }
             }
             Act::Pause => self.brokers[b].paused_until = self.now + back,
@@ -145,7 +144,7 @@ impl World {
         let Some(life) = self.brokers[b].process.as_ref().map(|pr| pr.life) else { return };
         let home = Home { broker: b, life, partition: p };
         let Some(partition) = self.home(home) else { return };
-        let committed = partition.replica.high_watermark();
+        let (committed, term) = (partition.replica.high_watermark(), partition.watermark_term);
         let log = &self.brokers[b].disks[p].log;
         let eligible: Vec<_> = log.batches().iter().filter(|l| l.end <= committed && l.end > log.start()).collect();
         if eligible.is_empty() {
@@ -157,7 +156,7 @@ impl World {
         let disk = &mut self.brokers[b].disks[p];
         disk.log.raise_start(to);
         disk.matched = disk.matched.max(to);
-        self.ghost.starts_at(p, to);
+        self.ghost.starts_at(p, term, to);
         let (log, now) = (disk.log.state(), self.now);
         self.step(home, Event::LogChanged { log, now });
     }

@@ -127,8 +127,11 @@ impl Ghost {
         }
     }
 
-    /// A replica forgot what is before an offset.
-    pub(super) fn starts_at(&mut self, p: usize, start: Offset) {
+    /// A replica forgot what is before an offset, on the word of a term.
+    pub(super) fn starts_at(&mut self, p: usize, term: LeaderEpoch, start: Offset) {
+        if !self.judges(p, term) {
+            return;
+        }
         let history = &mut self.partitions[p];
         history.start = history.start.max(start);
     }

@@ -40,8 +40,7 @@ impl World {
         let mut out = Vec::new();
         partition.replica.step(event, &mut out);
         let mut effects = VecDeque::from(out);
-        let mut wake = false;
-        let mut folded = 0;
+        let (mut wake, mut cut, mut folded) = (false, false, 0);
         while let Some(effect) = effects.pop_front() {
             folded += 1;
             if self.trace.is_verbose() {
@@ -51,11 +50,16 @@ impl World {
                 if self.dies_now(b) {
                     return;
                 }
+                cut = matches!(effect, Effect::Truncate { .. });
                 let log = self.brokers[b].disks[p].log.state();
                 let Some(partition) = self.home(home) else { return };
                 let mut out = Vec::new();
                 partition.replica.step(Event::LogChanged { log, now }, &mut out);
                 effects.extend(out);
+            } else if matches!(effect, Effect::Publish { .. }) {
+                if !std::mem::take(&mut cut) {
+                    self.published(home);
+                }
             } else {
                 self.perform(home, effect, &mut wake);
             }
@@ -87,7 +91,8 @@ impl World {
 
     fn run_disk(&mut self, home: Home, effect: &Effect) -> bool {
         let (b, p) = (home.broker, home.partition);
-        let watermark = self.home(home).map_or(Offset::ZERO, |part| part.replica.high_watermark());
+        let replica = &self.home(home).expect("it runs").replica;
+        let (watermark, term) = (replica.high_watermark(), replica.leader_epoch().expect("only assigned replicas write"));
         let disk = &mut self.brokers[b].disks[p];
         let before = disk.log.batches().len();
         if !disk.log.run(effect) {
@@ -106,14 +111,16 @@ impl World {
             }
             Effect::Truncate { .. } => {
                 self.report.truncations += 1;
+                disk.lower_checkpoint();
                 self.ghost.truncated(p, disk);
             }
             Effect::StartOver { at } => {
                 self.report.restarts_over += 1;
+                disk.lower_checkpoint();
                 disk.matched = *at;
-                self.ghost.starts_at(p, *at);
+                self.ghost.starts_at(p, term, *at);
             }
-            Effect::RaiseLogStart { to } => self.ghost.starts_at(p, *to),
+            Effect::RaiseLogStart { to } => self.ghost.starts_at(p, term, *to),
             _ => {}
         }
         let disk = &mut self.brokers[b].disks[p];
@@ -122,15 +129,18 @@ impl World {
         true
     }
 
+    /// The high watermark was set by a leader of this term: ourselves, or the one followed. (A cut only lowers what an earlier
+    /// one had set.)
+    fn published(&mut self, home: Home) {
+        let partition = self.home(home).expect("it runs");
+        partition.watermark_term = partition.replica.leader_epoch().expect("assigned");
+    }
+
     fn perform(&mut self, home: Home, effect: Effect, wake: &mut bool) {
         let me = Node::Broker(home.broker);
         match effect {
             Effect::WakeReaders => *wake = true,
             Effect::Reply { to, answer } => self.reply(home, to, answer),
-            Effect::Publish { .. } => {
-                let partition = self.home(home).expect("it runs");
-                partition.watermark_term = partition.replica.leader_epoch().unwrap_or(partition.watermark_term);
-            }
             Effect::AskIsr { leader_epoch, partition_epoch, isr, recovering } => {
                 let id = self.partition_id(home.partition);
                 let proposal = IsrProposal { partition: id, leader_epoch, partition_epoch, isr, recovering };
