@@ -131,6 +131,15 @@ impl OffsetIndex {
         }
     }
 
+    /// The last entry of a batch that begins before `position`.
+    pub fn before(&self, position: u64) -> io::Result<Option<OffsetEntry>> {
+        let before = |e| u64::from(OffsetEntry::decode(e, self.base).position) < position;
+        match self.file.partition_point(before)? {
+            0 => Ok(None),
+            n => self.entry(n - 1),
+        }
+    }
+
     /// The entries of batches that begin before `position`: what stays when the log is cut there.
     pub fn entries_before(&self, position: u64) -> io::Result<Vec<OffsetEntry>> {
         let before = |e| u64::from(OffsetEntry::decode(e, self.base).position) < position;

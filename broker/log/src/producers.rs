@@ -243,6 +243,20 @@ impl ProducerStates {
         }
     }
 
+    /// Takes over the batches before each producer's newest from states that end at the same newest batch.
+    pub(crate) fn recall(&mut self, earlier: &Self) {
+        let newest =
+            |entry: &ProducerEntry| entry.newest().map(|b| (b.last_sequence, b.last_offset));
+        for (id, entry) in &mut self.entries {
+            let known = earlier.get(*id);
+            if let Some(known) =
+                known.filter(|k| k.epoch == entry.epoch && newest(k) == newest(entry))
+            {
+                entry.batches = known.batches;
+            }
+        }
+    }
+
     /// Forgets producers that were silent for `expiration_ms` and have no open transaction (P-4). Says how many.
     pub fn expire(&mut self, now: Millis, expiration_ms: Millis) -> usize {
         let before = self.entries.len();

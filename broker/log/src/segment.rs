@@ -210,6 +210,12 @@ impl Segment {
         })
     }
 
+    /// An offset whose batch begins at or before `position`; the base where the index knows none. A hint, as `floor`.
+    pub fn offset_at(&self, position: u64) -> Offset {
+        let known = self.offsets.before(position).unwrap_or_default();
+        known.map_or(self.base, |entry| entry.last_offset)
+    }
+
     /// Walks the batches from one that begins at or below `offset`. An index entry that does not name the batch it points to is
     /// not followed.
     pub fn scan_before(&self, offset: Offset) -> Result<BatchScanner<'_>, StorageError> {

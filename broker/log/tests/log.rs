@@ -328,26 +328,42 @@ fn sequences_survive_a_restart_and_a_kill_p_1() {
     for sequence in 0..8 {
         append(&mut log, 0, &idempotent(7, 1, sequence * 2, 2, 100));
     }
-    let last = BatchHeader::parse(&idempotent(7, 1, 14, 2, 100)).unwrap();
+    // Any of the five batches that a producer may have under way, across segments.
+    let recent: Vec<_> = (3..8)
+        .map(|n| BatchHeader::parse(&idempotent(7, 1, n * 2, 2, 100)).unwrap())
+        .collect();
     let next = BatchHeader::parse(&idempotent(7, 1, 16, 1, 100)).unwrap();
     let gap = BatchHeader::parse(&idempotent(7, 1, 17, 1, 100)).unwrap();
     let check = |log: &epoka_log::PartitionLog| {
-        let duplicate = ProducerVerdict::Duplicate {
-            base: Offset(14),
-            end: Offset(16),
-        };
-        assert_eq!(log.check_producer(&last), duplicate);
+        for header in &recent {
+            let base = Offset(i64::from(header.base_sequence));
+            let duplicate = ProducerVerdict::Duplicate {
+                base,
+                end: base + 2,
+            };
+            assert_eq!(log.check_producer(header), duplicate);
+        }
         assert_eq!(log.check_producer(&next), ProducerVerdict::Next);
         let refused = ProducerVerdict::Refused(ErrorCode::OutOfOrderSequenceNumber);
         assert_eq!(log.check_producer(&gap), refused);
     };
     check(&log);
-    disk.kill(log);
-    let log = disk.open();
-    check(&log);
-    disk.stop(log);
-    let log = disk.open();
-    check(&log);
+    for clean in [false, false, true, true] {
+        match clean {
+            true => disk.stop(log),
+            false => disk.kill(log),
+        }
+        log = disk.open();
+        check(&log);
+    }
+    // After a cut the batches before it are still known.
+    log.truncate_to(Offset(14)).unwrap();
+    let last = recent.last().expect("five");
+    assert_eq!(log.check_producer(last), ProducerVerdict::Next);
+    assert!(matches!(
+        log.check_producer(&recent[0]),
+        ProducerVerdict::Duplicate { .. }
+    ));
 }
 
 #[test]
