@@ -37,7 +37,10 @@ enum State {
     },
     /// Fenced by a leader of a newer epoch: nothing to do before the metadata catches up (F-23).
     Fenced,
-    AskingBounds,
+    /// Asking where the leader's log begins and ends (F-20); whatever the end, nothing of ours is of use when `start_over`.
+    AskingBounds {
+        start_over: bool,
+    },
     Appending {
         until: Offset,
         bounds: LeaderBounds,
@@ -134,12 +137,7 @@ impl Follower {
             FetchAnswer::Diverging(theirs) => self.diverging(core, theirs, now, effects),
             FetchAnswer::Refused(ErrorCode::FencedLeaderEpoch) => self.state = State::Fenced,
             FetchAnswer::Refused(ErrorCode::OffsetOutOfRange) => {
-                self.state = State::AskingBounds;
-                let leader_epoch = core.leader_epoch().expect("a follower was assigned");
-                effects.push(Effect::AskBounds {
-                    leader: self.leader,
-                    leader_epoch,
-                });
+                self.ask_bounds(core, false, effects)
             }
             // The metadata or the leader will correct it.
             FetchAnswer::Refused(_) | FetchAnswer::Unreachable => self.back_off(now),
@@ -226,12 +224,16 @@ impl Follower {
         now: Millis,
         effects: &mut Vec<Effect>,
     ) {
-        if !matches!(self.state, State::AskingBounds) {
+        let State::AskingBounds { start_over } = self.state else {
             return;
-        }
+        };
         match answer {
             Err(ErrorCode::FencedLeaderEpoch) => self.state = State::Fenced,
             Err(_) => self.back_off(now),
+            Ok((start, end)) if start_over || end < core.log.start => {
+                self.note_divergence(core, start, effects);
+                self.start_over(core, start, None, effects);
+            }
             Ok((_, end)) if end < core.log.end => self.cut(core, end, effects),
             Ok((start, _)) if start > core.log.end => self.start_over(core, start, None, effects),
             Ok((start, _)) if self.fruitless >= FRUITLESS_ROUNDS => {
@@ -245,13 +247,23 @@ impl Follower {
         }
     }
 
-    /// Cuts the log. Even when no record goes, a stale entry of the history does (F-11, H-6).
+    fn ask_bounds(&mut self, core: &Core, start_over: bool, effects: &mut Vec<Effect>) {
+        self.state = State::AskingBounds { start_over };
+        let leader_epoch = core.leader_epoch().expect("a follower was assigned");
+        effects.push(Effect::AskBounds {
+            leader: self.leader,
+            leader_epoch,
+        });
+    }
+
+    /// Cuts the log. Even when no record goes, a stale entry of the history does (F-11, H-6). When all records would go, the
+    /// log begins again where the leader's begins: emptied at the cut, it would never hold what lies before.
     fn cut(&mut self, core: &mut Core, to: Offset, effects: &mut Vec<Effect>) {
-        self.note_divergence(core, to, effects);
         if to < core.log.start {
-            self.start_over(core, to, None, effects);
+            self.ask_bounds(core, true, effects);
             return;
         }
+        self.note_divergence(core, to, effects);
         self.state = State::Truncating {
             from: core.log.end,
             latest: core.log.epochs.latest(),
@@ -323,7 +335,7 @@ impl Follower {
                 }
             }
             State::RaisingStart => {}
-            waiting @ (State::Fetching { .. } | State::Fenced | State::AskingBounds) => {
+            waiting @ (State::Fetching { .. } | State::Fenced | State::AskingBounds { .. }) => {
                 self.state = waiting
             }
         }

@@ -100,6 +100,9 @@ pub struct IsrView {
 pub(super) struct Isr {
     committed: Vec<BrokerId>,
     pending: Option<Proposal>,
+    /// Replicas that proposals on this partition epoch would have added and that went unanswered: a copy may still be on its
+    /// way to the controller and be committed there, even after a later copy was refused.
+    at_large: Vec<BrokerId>,
     next_lag_check: Millis,
     /// No new proposal before this: the last one was refused.
     not_before: Millis,
@@ -111,8 +114,6 @@ struct Proposal {
     partition_epoch: PartitionEpoch,
     isr: Vec<(BrokerId, Option<BrokerEpoch>)>,
     sent: Sent,
-    /// An earlier copy of it went unanswered, and may yet be committed.
-    copies_at_large: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +129,7 @@ impl Isr {
         Self {
             committed: assignment.isr.clone(),
             pending: None,
+            at_large: Vec::new(),
             next_lag_check,
             not_before: Millis::MIN,
         }
@@ -137,6 +139,7 @@ impl Isr {
     pub(super) fn replace(&mut self, assignment: &Assignment) {
         self.committed.clone_from(&assignment.isr);
         self.pending = None;
+        self.at_large.clear();
     }
 
     pub(super) fn committed(&self) -> &[BrokerId] {
@@ -146,7 +149,9 @@ impl Isr {
     /// Whether a replica is in the maximal ISR: committed, or proposed to join. One that is proposed to leave stays until that
     /// is committed (L-31, H-18).
     pub(super) fn may_hold(&self, broker: BrokerId) -> bool {
-        self.committed.contains(&broker) || self.pending.as_ref().is_some_and(|p| p.names(broker))
+        self.committed.contains(&broker)
+            || self.pending.as_ref().is_some_and(|p| p.names(broker))
+            || self.at_large.contains(&broker)
     }
 
     pub(super) fn view(&self, min_isr: usize) -> IsrView {
@@ -155,12 +160,11 @@ impl Isr {
             .as_ref()
             .map(|p| p.isr.iter().map(|&(b, _)| b).collect::<Vec<_>>());
         let mut maximal = self.committed.clone();
-        maximal.extend(
-            proposed
-                .iter()
-                .flatten()
-                .filter(|b| !self.committed.contains(b)),
-        );
+        for &broker in proposed.iter().flatten().chain(&self.at_large) {
+            if !maximal.contains(&broker) {
+                maximal.push(broker);
+            }
+        }
         IsrView {
             committed: self.committed.clone(),
             proposed,
@@ -211,6 +215,10 @@ impl Isr {
             pending.sent = Sent::Awaited;
             effects.push(pending.ask(term.epoch));
         }
+        if self.pending.is_none() && now >= self.not_before && !self.at_large.is_empty() {
+            // Proposing what is committed moves the partition epoch, and with it every copy at large into the past.
+            self.propose(core, term, remotes, self.committed.clone(), effects);
+        }
         if now < self.next_lag_check {
             return;
         }
@@ -251,7 +259,6 @@ impl Isr {
             partition_epoch: core.known.expect("a leader was assigned").partition_epoch,
             isr: members.into_iter().map(|b| (b, life(b))).collect(),
             sent: Sent::Awaited,
-            copies_at_large: false,
         };
         effects.push(proposal.ask(term.epoch));
         self.pending = Some(proposal);
@@ -282,15 +289,16 @@ impl Isr {
             } => {
                 let known = core.known.as_mut().expect("a leader was assigned");
                 if leader_epoch == term.epoch && partition_epoch >= known.partition_epoch {
+                    if partition_epoch > known.partition_epoch {
+                        self.at_large.clear();
+                    }
                     known.partition_epoch = partition_epoch;
                     self.committed = isr;
                     self.pending = None;
                 }
             }
-            // Certainly not applied, unless a copy of it that went unanswered is still under way and may yet be.
-            IsrAnswer::Refused(ErrorCode::IneligibleReplica)
-                if !pending.copies_at_large || pending.names_a_past_life(core) =>
-            {
+            // Certainly not applied: this copy of it.
+            IsrAnswer::Refused(ErrorCode::IneligibleReplica) => {
                 self.pending = None;
                 self.not_before = now + RETRY_MS;
             }
@@ -303,11 +311,11 @@ impl Isr {
                 | ErrorCode::UnknownTopicOrPartition
                 | ErrorCode::NewLeaderElected,
             ) => {}
-            IsrAnswer::Refused(ErrorCode::IneligibleReplica) => {
-                pending.sent = Sent::Again(now + RETRY_MS)
-            }
             IsrAnswer::Refused(_) | IsrAnswer::Unknown => {
-                pending.copies_at_large = true;
+                let joins = pending.isr.iter().map(|&(b, _)| b);
+                let joins =
+                    joins.filter(|b| !self.committed.contains(b) && !self.at_large.contains(b));
+                self.at_large.extend(joins.collect::<Vec<_>>());
                 pending.sent = Sent::Again(now + RETRY_MS);
             }
         }
@@ -315,15 +323,6 @@ impl Isr {
 }
 
 impl Proposal {
-    /// Whether a member has registered anew since it fetched: no copy of this can be committed any more, and sending it again
-    /// would go on for ever.
-    fn names_a_past_life(&self, core: &Core) -> bool {
-        let newer = |&(b, epoch): &(BrokerId, Option<BrokerEpoch>)| {
-            epoch.is_some() && core.eligible.get(&b).copied() > epoch
-        };
-        self.isr.iter().any(newer)
-    }
-
     fn names(&self, broker: BrokerId) -> bool {
         self.isr.iter().any(|&(b, _)| b == broker)
     }

@@ -1,8 +1,8 @@
 //! A leader's proposals of a new ISR: validated in one fixed order, then made by the change builder. Rules C-37, C-40, C-41.
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId};
-use epoka_proto::metadata::{Assignment, Recovery};
+use epoka_proto::ids::{BrokerEpoch, BrokerId, PartitionId};
+use epoka_proto::metadata::{Assignment, Record, Recovery};
 
 use super::commands::IsrProposal;
 use super::work::Work;
@@ -32,14 +32,28 @@ impl Work<'_> {
             Recovery::Recovered
         };
         match self.change(proposal.partition, |c| c.isr(&members).recovery(recovery)) {
-            // Nothing to change is a success: the leader must leave its pending state (H-39).
-            None => Ok(state),
+            // Nothing to change is a success: the leader must leave its pending state (H-39). The partition epoch moves all the
+            // same, unlike Kafka's: a leader proposes what is committed in order to leave behind its earlier proposals that
+            // went unanswered, which could otherwise still arrive and be carried out.
+            None => Ok(self.next_partition_epoch(proposal.partition, state)),
             // The change completed a reassignment that cost the sender its leadership: it stands, and is an error to it.
             Some(changed) if changed.assignment.leader != Some(sender) => {
                 Err(ErrorCode::NewLeaderElected)
             }
             Some(changed) => Ok(changed.assignment),
         }
+    }
+
+    fn next_partition_epoch(&mut self, id: PartitionId, state: Assignment) -> Assignment {
+        let assignment = Assignment {
+            partition_epoch: state.partition_epoch.next(),
+            ..state
+        };
+        self.write(Record::Partition {
+            id,
+            assignment: assignment.clone(),
+        });
+        assignment
     }
 
     /// The rows of C-40, in order: the first hit wins.

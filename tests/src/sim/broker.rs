@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use epoka_broker::replica::{Acks, Event, ReadRequest, Replica, ReplyId, Settings};
 use epoka_controller::cluster::Registration;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, Millis, Offset, PartitionEpoch, PartitionId};
+use epoka_proto::ids::{
+    BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, Millis, Offset, PartitionEpoch, PartitionId,
+};
 use epoka_proto::metadata::{Assignment, Image, Record};
 use rand::Rng;
 
@@ -87,9 +89,23 @@ pub(super) struct Ask {
 /// Who waits for an answer of a replica.
 #[derive(Clone, Debug)]
 pub(super) enum Waiter {
-    Follower { home: Home, rpc: u64, asked: Asked, request: ReadRequest, deadline: Millis },
-    Producer { client: usize, attempt: u64, acks: Acks, records: i64, term: Option<LeaderEpoch> },
-    Consumer { partition: usize },
+    Follower {
+        home: Home,
+        rpc: u64,
+        asked: Asked,
+        request: ReadRequest,
+        deadline: Millis,
+    },
+    Producer {
+        client: usize,
+        attempt: u64,
+        acks: Acks,
+        records: i64,
+        term: Option<LeaderEpoch>,
+    },
+    Consumer {
+        partition: usize,
+    },
 }
 
 impl Waiter {
@@ -120,7 +136,8 @@ impl World {
             leaving: false,
             partitions: (0..self.plan.partitions).map(|_| None).collect(),
         });
-        self.trace.line(self.now, || format!("b{b} starts, life {life}"));
+        self.trace
+            .line(self.now, || format!("b{b} starts, life {life}"));
         self.schedule(0, Item::RegisterAgain { broker: b, life });
         self.schedule(1, Item::Tick { broker: b, life });
     }
@@ -131,7 +148,9 @@ impl World {
 
     pub(super) fn register_again(&mut self, b: usize, life: u64) {
         let id = self.brokers[b].id;
-        let Some(process) = self.alive(b, life).filter(|p| p.epoch.is_none()) else { return };
+        let Some(process) = self.alive(b, life).filter(|p| p.epoch.is_none()) else {
+            return;
+        };
         let registration = Registration {
             broker: id,
             cluster_id: None,
@@ -142,23 +161,42 @@ impl World {
             previous_epoch: process.previous_epoch,
             rack: None,
         };
-        self.send(Node::Broker(b), Node::Controller, Message::Register { from: b, life, registration });
+        self.send(
+            Node::Broker(b),
+            Node::Controller,
+            Message::Register {
+                from: b,
+                life,
+                registration,
+            },
+        );
         self.schedule(250, Item::RegisterAgain { broker: b, life });
     }
 
     pub(super) fn registered(&mut self, b: usize, life: u64, epoch: BrokerEpoch) {
-        let Some(process) = self.alive(b, life).filter(|p| p.epoch.is_none()) else { return };
+        let Some(process) = self.alive(b, life).filter(|p| p.epoch.is_none()) else {
+            return;
+        };
         process.epoch = Some(epoch);
-        self.trace.line(self.now, || format!("b{b} registered, epoch {epoch}"));
+        self.trace
+            .line(self.now, || format!("b{b} registered, epoch {epoch}"));
         self.schedule(1, Item::Heartbeat { broker: b, life });
         self.become_ready(b);
     }
 
     pub(super) fn heartbeat(&mut self, b: usize, life: u64) {
-        let Some(process) = self.alive(b, life) else { return };
+        let Some(process) = self.alive(b, life) else {
+            return;
+        };
         let Some(epoch) = process.epoch else { return };
         let (applied, leaving) = (process.applied, process.leaving);
-        let message = Message::Heartbeat { from: b, life, epoch, applied, leaving };
+        let message = Message::Heartbeat {
+            from: b,
+            life,
+            epoch,
+            applied,
+            leaving,
+        };
         self.send(Node::Broker(b), Node::Controller, message);
         self.schedule(HEARTBEAT_MS, Item::Heartbeat { broker: b, life });
     }
@@ -168,7 +206,9 @@ impl World {
             return;
         }
         if stale {
-            self.trace.line(self.now, || format!("b{b} is told that its epoch is stale, and ends"));
+            self.trace.line(self.now, || {
+                format!("b{b} is told that its epoch is stale, and ends")
+            });
             self.kill(b, false);
             self.schedule(50, Item::Start { broker: b });
             return;
@@ -199,7 +239,8 @@ impl World {
         if let Some(process) = &broker.process
             && let Some(partition) = &process.partitions[p]
         {
-            broker.disks[p].checkpoint = (partition.replica.high_watermark(), partition.watermark_term);
+            broker.disks[p].checkpoint =
+                (partition.replica.high_watermark(), partition.watermark_term);
         }
     }
 
@@ -208,7 +249,9 @@ impl World {
         if self.brokers[b].process.take().is_none() {
             return;
         }
-        self.trace.line(self.now, || format!("b{b} {}", if power { "loses power" } else { "is killed" }));
+        self.trace.line(self.now, || {
+            format!("b{b} {}", if power { "loses power" } else { "is killed" })
+        });
         if power {
             for p in 0..self.plan.partitions {
                 let disk = &mut self.brokers[b].disks[p];
@@ -217,7 +260,8 @@ impl World {
                 disk.matched = disk.matched.min(disk.log.end());
                 disk.lower_checkpoint();
                 if lost > 0 {
-                    self.trace.line(self.now, || format!("b{b}/{p} lost {lost} batches"));
+                    self.trace
+                        .line(self.now, || format!("b{b}/{p} lost {lost} batches"));
                 }
             }
         }
@@ -225,7 +269,9 @@ impl World {
 
     /// A clean stop: everything flushed, watermarks and the marker written (D-10).
     pub(super) fn stop(&mut self, b: usize, life: u64) {
-        let Some(process) = self.alive(b, life) else { return };
+        let Some(process) = self.alive(b, life) else {
+            return;
+        };
         let epoch = process.epoch;
         for p in 0..self.plan.partitions {
             self.step_in(b, life, p, Event::Removed);
@@ -241,7 +287,9 @@ impl World {
 
     /// Takes the metadata up to an offset into account, however many changes that is at once (C-50).
     pub(super) fn apply_metadata(&mut self, b: usize, life: u64, upto: i64) {
-        let Some(process) = self.brokers[b].process.as_mut().filter(|p| p.life == life) else { return };
+        let Some(process) = self.brokers[b].process.as_mut().filter(|p| p.life == life) else {
+            return;
+        };
         if upto <= process.applied {
             return;
         }
@@ -272,7 +320,9 @@ impl World {
     }
 
     fn become_ready(&mut self, b: usize) {
-        let Some(process) = self.brokers[b].process.as_ref().filter(|p| p.is_ready()) else { return };
+        let Some(process) = self.brokers[b].process.as_ref().filter(|p| p.is_ready()) else {
+            return;
+        };
         let life = process.life;
         for p in 0..self.plan.partitions {
             self.assign(b, life, p);
@@ -284,8 +334,12 @@ impl World {
         let partition = self.partition_id(p);
         let lag = self.plan.lag_ms;
         let broker = &mut self.brokers[b];
-        let Some(process) = broker.process.as_mut().filter(|p| p.life == life) else { return };
-        let Some(assignment) = process.image.assignment(partition).cloned() else { return };
+        let Some(process) = broker.process.as_mut().filter(|p| p.life == life) else {
+            return;
+        };
+        let Some(assignment) = process.image.assignment(partition).cloned() else {
+            return;
+        };
         if !assignment.replicas.contains(&id) {
             return;
         }
@@ -293,7 +347,9 @@ impl World {
         process.partitions[p].get_or_insert_with(|| {
             let disk = &broker.disks[p];
             let (checkpoint, watermark_term) = disk.checkpoint;
-            let settings = Settings { replica_lag_time_max_ms: lag };
+            let settings = Settings {
+                replica_lag_time_max_ms: lag,
+            };
             Partition {
                 replica: Replica::new(id, settings, disk.log.state(), checkpoint),
                 waiters: BTreeMap::new(),
@@ -304,25 +360,55 @@ impl World {
                 watermark_term,
             }
         });
-        self.step_in(b, life, p, Event::Assigned { assignment, eligible, now: self.now });
+        self.step_in(
+            b,
+            life,
+            p,
+            Event::Assigned {
+                assignment,
+                eligible,
+                now: self.now,
+            },
+        );
     }
 
     fn tell_eligible(&mut self, b: usize, life: u64, p: usize) {
         let partition = self.partition_id(p);
-        let Some(process) = self.alive(b, life) else { return };
-        let Some(assignment) = process.image.assignment(partition) else { return };
+        let Some(process) = self.alive(b, life) else {
+            return;
+        };
+        let Some(assignment) = process.image.assignment(partition) else {
+            return;
+        };
         let brokers = eligible(&process.image, assignment);
-        self.step_in(b, life, p, Event::Eligible { brokers, now: self.now });
+        self.step_in(
+            b,
+            life,
+            p,
+            Event::Eligible {
+                brokers,
+                now: self.now,
+            },
+        );
     }
 
     pub(super) fn partition_id(&self, p: usize) -> PartitionId {
-        PartitionId { topic: self.topic, partition: p as i32 }
+        PartitionId {
+            topic: self.topic,
+            partition: p as i32,
+        }
     }
 }
 
 fn eligible(image: &Image, assignment: &Assignment) -> BTreeMap<BrokerId, BrokerEpoch> {
-    let registrations = assignment.replicas.iter().filter_map(|r| image.brokers.get(r));
-    registrations.filter(|b| b.is_active()).map(|b| (b.id, b.epoch)).collect()
+    let registrations = assignment
+        .replicas
+        .iter()
+        .filter_map(|r| image.brokers.get(r));
+    registrations
+        .filter(|b| b.is_active())
+        .map(|b| (b.id, b.epoch))
+        .collect()
 }
 
 /// A made-up identity.

@@ -29,29 +29,62 @@ impl World {
         for b in 0..self.brokers.len() {
             let id = self.brokers[b].id;
             let fenced = image.brokers.get(&id).is_none_or(|r| !r.is_active());
-            assert!(!fenced && self.is_current(b), "liveness: broker {id} is not back");
+            assert!(
+                !fenced && self.is_current(b),
+                "liveness: broker {id} is not back"
+            );
         }
         for p in 0..self.plan.partitions {
-            let assignment = image.assignment(self.partition_id(p)).expect("the topic exists").clone();
-            let leader = assignment.leader.unwrap_or_else(|| panic!("liveness: {p} has no leader: {assignment:?}"));
-            assert_eq!(assignment.isr.len(), assignment.replicas.len(), "liveness: {p} has ISR {assignment:?}");
+            let assignment = image
+                .assignment(self.partition_id(p))
+                .expect("the topic exists")
+                .clone();
+            let leader = assignment
+                .leader
+                .unwrap_or_else(|| panic!("liveness: {p} has no leader: {assignment:?}"));
+            assert_eq!(
+                assignment.isr.len(),
+                assignment.replicas.len(),
+                "liveness: {p} has ISR {assignment:?}"
+            );
             let leader = self.index(leader);
             let view = |world: &Self, b: usize| {
                 let process = world.brokers[b].process.as_ref().expect("it is back");
                 let partition = process.partitions[p].as_ref().expect("it has a replica");
-                let waiting = partition.waiters.values().filter(|w| !w.is_follower()).count();
+                let waiting = partition
+                    .waiters
+                    .values()
+                    .filter(|w| !w.is_follower())
+                    .count();
                 let replica = &partition.replica;
-                (replica.log().end, replica.high_watermark(), replica.leading(), replica.isr(), waiting)
+                (
+                    replica.log().end,
+                    replica.high_watermark(),
+                    replica.leading(),
+                    replica.isr(),
+                    waiting,
+                )
             };
             let (end, watermark, leading, isr, waiting) = view(self, leader);
-            assert_eq!(leading, Some(assignment.leader_epoch), "liveness: the leader of {p} leads");
+            assert_eq!(
+                leading,
+                Some(assignment.leader_epoch),
+                "liveness: the leader of {p} leads"
+            );
             assert_eq!(watermark, end, "liveness: everything in {p} is committed");
             let isr = isr.expect("it leads");
-            assert!(isr.proposed.is_none(), "liveness: {p} still proposes {isr:?}");
+            assert!(
+                isr.proposed.is_none(),
+                "liveness: {p} still proposes {isr:?}"
+            );
             assert_eq!(waiting, 0, "liveness: every produce of {p} was answered");
             for replica in &assignment.replicas {
                 let (other_end, other_watermark, ..) = view(self, self.index(*replica));
-                assert_eq!((other_end, other_watermark), (end, end), "liveness: replica {replica} of {p} caught up");
+                assert_eq!(
+                    (other_end, other_watermark),
+                    (end, end),
+                    "liveness: replica {replica} of {p} caught up"
+                );
             }
             self.check_payloads_are_unique(leader, p);
         }

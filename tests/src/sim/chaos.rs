@@ -144,7 +144,8 @@ impl World {
         let Some(life) = self.brokers[b].process.as_ref().map(|pr| pr.life) else { return };
         let home = Home { broker: b, life, partition: p };
         let Some(partition) = self.home(home) else { return };
-        let (committed, term) = (partition.replica.high_watermark(), partition.watermark_term);
+        let replica = &partition.replica;
+        let (committed, term) = (replica.high_watermark(), replica.leading().unwrap_or(partition.watermark_term));
         let log = &self.brokers[b].disks[p].log;
         let eligible: Vec<_> = log.batches().iter().filter(|l| l.end <= committed && l.end > log.start()).collect();
         if eligible.is_empty() {

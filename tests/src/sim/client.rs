@@ -34,7 +34,13 @@ pub(super) struct Consumer {
 pub(super) fn producers(partitions: usize) -> Vec<Producer> {
     let kinds = (0..partitions).flat_map(|p| [(p, Some(Acks::All)), (p, None)]);
     kinds
-        .map(|(partition, acks)| Producer { partition, acks, sequence: 0, pending: None, attempt: 0 })
+        .map(|(partition, acks)| Producer {
+            partition,
+            acks,
+            sequence: 0,
+            pending: None,
+            attempt: 0,
+        })
         .collect()
 }
 
@@ -71,10 +77,21 @@ impl World {
         let attempt = self.next_id();
         let producer = &mut self.producers[client];
         producer.attempt = attempt;
-        let Pending { payload, records, acks } = *producer.pending.as_ref().expect("set above");
+        let Pending {
+            payload,
+            records,
+            acks,
+        } = *producer.pending.as_ref().expect("set above");
         let partition = producer.partition;
         let (leader, _) = self.believed_leader(partition);
-        let message = Message::Produce { partition, client, attempt, payload, records, acks };
+        let message = Message::Produce {
+            partition,
+            client,
+            attempt,
+            payload,
+            records,
+            acks,
+        };
         self.send(Node::Client, Node::Broker(leader), message);
         self.schedule(1000, Item::ProduceTimeout { client, attempt });
         if acks == Acks::None {
@@ -90,7 +107,12 @@ impl World {
         self.schedule(pause, Item::ProduceNext { client });
     }
 
-    pub(super) fn produced(&mut self, client: usize, attempt: u64, outcome: Result<Produced, ErrorCode>) {
+    pub(super) fn produced(
+        &mut self,
+        client: usize,
+        attempt: u64,
+        outcome: Result<Produced, ErrorCode>,
+    ) {
         let producer = &mut self.producers[client];
         if producer.attempt != attempt {
             return;
@@ -125,7 +147,15 @@ impl World {
         let (leader, epoch) = self.believed_leader(p);
         let epoch = epoch.filter(|_| self.rng.random_bool(0.7));
         let offset = self.consumers[p].position;
-        self.send(Node::Client, Node::Broker(leader), Message::Consume { partition: p, epoch, offset });
+        self.send(
+            Node::Client,
+            Node::Broker(leader),
+            Message::Consume {
+                partition: p,
+                epoch,
+                offset,
+            },
+        );
         let pause = self.rng.random_range(20..120);
         self.schedule(pause, Item::ConsumeNext { partition: p });
     }

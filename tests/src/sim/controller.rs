@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use epoka_broker::replica::IsrAnswer;
 use epoka_controller::cluster::{
-    Cluster, Command, ConfigChange, ElectionKind, NewTopic, Notice, Registration, Reply, broken_invariants,
+    Cluster, Command, ConfigChange, ElectionKind, NewTopic, Notice, Registration, Reply,
+    broken_invariants,
 };
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Millis};
@@ -78,14 +79,24 @@ impl World {
     pub(super) fn fail_over(&mut self) {
         let survive = self.rng.random_range(0..=self.controller.proposed.len());
         let proposed = std::mem::take(&mut self.controller.proposed);
-        self.trace.line(self.now, || format!("controller fails over, {survive} of {} survive", proposed.len()));
+        self.trace.line(self.now, || {
+            format!(
+                "controller fails over, {survive} of {} survive",
+                proposed.len()
+            )
+        });
         self.controller.active = false;
         self.controller.term += 1;
         for (command, _) in proposed.into_iter().take(survive) {
             self.apply(command, Caller::Nobody);
         }
         let delay = self.rng.random_range(1..400);
-        self.schedule(delay, Item::ControllerUp { term: self.controller.term });
+        self.schedule(
+            delay,
+            Item::ControllerUp {
+                term: self.controller.term,
+            },
+        );
     }
 
     pub(super) fn controller_up(&mut self, term: u64) {
@@ -102,11 +113,20 @@ impl World {
         let outcome = self.controller.cluster.apply(offset, &command);
         let broken = broken_invariants(&before, self.controller.cluster.image());
         assert!(broken.is_empty(), "{broken:?} after {command:?}");
-        self.trace.line(self.now, || format!("@{offset} {command:?} -> {:?}", outcome.notices));
+        self.trace.line(self.now, || {
+            format!("@{offset} {command:?} -> {:?}", outcome.notices)
+        });
         self.trace.fold(&[offset, outcome.records.len() as i64]);
         for notice in &outcome.notices {
-            if let Notice::Elected { partition, new_epoch, unclean: true, .. } = notice {
-                self.ghost.unclean_election(partition.partition as usize, *new_epoch);
+            if let Notice::Elected {
+                partition,
+                new_epoch,
+                unclean: true,
+                ..
+            } = notice
+            {
+                self.ghost
+                    .unclean_election(partition.partition as usize, *new_epoch);
                 self.report.unclean += 1;
             }
         }
@@ -127,7 +147,11 @@ impl World {
             (Caller::Registering { broker, life }, Reply::Registered(Ok(epoch))) => {
                 self.controller.heard[broker] = self.now;
                 self.controller.broken[broker] = false;
-                let message = Message::Registered { to: broker, life, epoch };
+                let message = Message::Registered {
+                    to: broker,
+                    life,
+                    epoch,
+                };
                 self.send(Node::Controller, Node::Broker(broker), message);
             }
             (Caller::Leader { home, rpc }, Reply::Isr(result)) => {
@@ -150,36 +174,72 @@ impl World {
     }
 
     fn answer_leader(&mut self, home: Home, rpc: u64, answer: IsrAnswer) {
-        let message = Message::IsrAnswer { to: home, rpc, answer };
+        let message = Message::IsrAnswer {
+            to: home,
+            rpc,
+            answer,
+        };
         self.send(Node::Controller, Node::Broker(home.broker), message);
     }
 
     fn ship_metadata(&mut self, b: usize) {
         let upto = self.controller.log.len() as i64 - 1;
         if let Some(process) = &self.brokers[b].process {
-            let message = Message::Metadata { to: b, life: process.life, upto };
+            let message = Message::Metadata {
+                to: b,
+                life: process.life,
+                upto,
+            };
             self.send(Node::Controller, Node::Broker(b), message);
         }
     }
 
     pub(super) fn register(&mut self, from: usize, life: u64, registration: Registration) {
-        let known = self.controller.cluster.image().brokers.get(&registration.broker);
-        let other_life = known.is_some_and(|k| k.incarnation != registration.incarnation && !k.fenced);
-        let leased = self.now - self.controller.heard[from] <= self.plan.session_ms && !self.controller.broken[from];
+        let known = self
+            .controller
+            .cluster
+            .image()
+            .brokers
+            .get(&registration.broker);
+        let other_life =
+            known.is_some_and(|k| k.incarnation != registration.incarnation && !k.fenced);
+        let leased = self.now - self.controller.heard[from] <= self.plan.session_ms
+            && !self.controller.broken[from];
         if other_life && leased && self.rng.random_bool(0.7) {
             return; // DUPLICATE_BROKER_REGISTRATION: it asks again; at times the lease is not looked at (H-82)
         }
-        self.propose(Command::Register(registration), Caller::Registering { broker: from, life });
+        self.propose(
+            Command::Register(registration),
+            Caller::Registering { broker: from, life },
+        );
     }
 
-    pub(super) fn heard_from(&mut self, b: usize, life: u64, epoch: BrokerEpoch, applied: i64, leaving: bool) {
+    pub(super) fn heard_from(
+        &mut self,
+        b: usize,
+        life: u64,
+        epoch: BrokerEpoch,
+        applied: i64,
+        leaving: bool,
+    ) {
         if !self.controller.active {
             return;
         }
         let upto = self.controller.log.len() as i64 - 1;
-        let known = self.controller.cluster.image().brokers.get(&self.brokers[b].id).cloned();
+        let known = self
+            .controller
+            .cluster
+            .image()
+            .brokers
+            .get(&self.brokers[b].id)
+            .cloned();
         let known = known.filter(|k| k.epoch == epoch);
-        let answer = Message::HeartbeatAnswer { to: b, life, stale: known.is_none(), upto };
+        let answer = Message::HeartbeatAnswer {
+            to: b,
+            life,
+            stale: known.is_none(),
+            upto,
+        };
         self.send(Node::Controller, Node::Broker(b), answer);
         let Some(known) = known else { return };
         self.controller.heard[b] = self.now;
@@ -208,14 +268,22 @@ impl World {
         for b in 0..self.brokers.len() {
             let id = self.brokers[b].id;
             let known = self.controller.cluster.image().brokers.get(&id);
-            let Some(known) = known.filter(|k| !k.fenced).cloned() else { continue };
-            let gone = self.brokers[b].process.as_ref().is_none_or(|p| p.incarnation != known.incarnation);
+            let Some(known) = known.filter(|k| !k.fenced).cloned() else {
+                continue;
+            };
+            let gone = self.brokers[b]
+                .process
+                .as_ref()
+                .is_none_or(|p| p.incarnation != known.incarnation);
             if gone && self.rng.random_bool(0.3) {
                 self.controller.broken[b] = true; // the heartbeat stream broke
             }
             let silent = self.now - self.controller.heard[b] > self.plan.session_ms;
             if silent || self.controller.broken[b] {
-                self.command(Command::Fence { broker: id, epoch: known.epoch });
+                self.command(Command::Fence {
+                    broker: id,
+                    epoch: known.epoch,
+                });
                 break;
             }
         }
@@ -226,7 +294,10 @@ impl World {
 
     /// The first commands: a cluster, and once every broker is there, its topic.
     pub(super) fn found_cluster(&mut self) {
-        let initialize = Command::Initialize { cluster_id: "sim".into(), configs: Default::default() };
+        let initialize = Command::Initialize {
+            cluster_id: "sim".into(),
+            configs: Default::default(),
+        };
         self.apply(initialize, Caller::Nobody);
     }
 
@@ -244,13 +315,21 @@ impl World {
             assignments: Vec::new(),
             configs: configs.map(|(k, v)| (k.to_owned(), v)).into(),
         };
-        self.apply(Command::CreateTopics { topics: vec![topic] }, Caller::Nobody);
+        self.apply(
+            Command::CreateTopics {
+                topics: vec![topic],
+            },
+            Caller::Nobody,
+        );
         let created = self.controller.cluster.image().topic(TOPIC).is_some();
         assert!(created, "the topic was created");
     }
 
     pub(super) fn elect(&mut self, kind: ElectionKind) {
-        self.command(Command::ElectLeaders { kind, partitions: None });
+        self.command(Command::ElectLeaders {
+            kind,
+            partitions: None,
+        });
     }
 
     pub(super) fn set_min_isr(&mut self, min_isr: usize) {
@@ -259,14 +338,24 @@ impl World {
             key: "min.insync.replicas".into(),
             value: Some(min_isr.to_string()),
         };
-        self.command(Command::AlterConfigs { changes: vec![change] });
+        self.command(Command::AlterConfigs {
+            changes: vec![change],
+        });
     }
 
     /// Whether a broker is registered, in this life, and may lead.
     pub(super) fn is_current(&self, b: usize) -> bool {
-        let Some(process) = &self.brokers[b].process else { return false };
-        let known = self.controller.cluster.image().brokers.get(&self.brokers[b].id);
-        known.is_some_and(|k| k.incarnation == process.incarnation && Some(k.epoch) == process.epoch)
+        let Some(process) = &self.brokers[b].process else {
+            return false;
+        };
+        let known = self
+            .controller
+            .cluster
+            .image()
+            .brokers
+            .get(&self.brokers[b].id);
+        known
+            .is_some_and(|k| k.incarnation == process.incarnation && Some(k.epoch) == process.epoch)
     }
 
     pub(super) fn index(&self, id: BrokerId) -> usize {

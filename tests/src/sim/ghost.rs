@@ -95,6 +95,9 @@ impl Ghost {
             history.judged_from = epoch;
             follow(history, disk);
         }
+        if !history.unsettled && epoch >= history.judged_from {
+            history.start = history.start.max(disk.log.start());
+        }
         // One that learns only now of its election may have been followed by others already.
         let newest = history.leaders.last_key_value().is_some_and(|(&last, _)| last == epoch);
         if !history.unsettled && epoch >= history.judged_from && newest {
@@ -125,6 +128,12 @@ impl Ghost {
                 assert!(then == now || deleted, "I-4: {then:?} and {now:?} before {batch:?}");
             }
         }
+    }
+
+    /// A follower's log begins no later than it did or than its leader's: it would lack what lies between.
+    pub(super) fn begins_no_later(&self, p: usize, term: LeaderEpoch, before: Offset, now: Offset) {
+        let allowed = self.partitions[p].start.max(before);
+        assert!(!self.judges(p, term) || now <= allowed, "a follower begins at {now}, no leader after {allowed}");
     }
 
     /// A replica forgot what is before an offset, on the word of a term.

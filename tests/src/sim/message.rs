@@ -27,43 +27,155 @@ pub(super) type Asked = (LeaderEpoch, Offset, Option<LeaderEpoch>);
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    Fetch { from: Home, rpc: u64, request: ReadRequest },
-    Fetched { to: Home, rpc: u64, asked: Asked, answer: FetchAnswer },
-    Bounds { from: Home, rpc: u64, leader_epoch: LeaderEpoch },
-    BoundsAnswer { to: Home, rpc: u64, leader_epoch: LeaderEpoch, answer: Result<(Offset, Offset), ErrorCode> },
-    AlterPartition { from: Home, rpc: u64, epoch: BrokerEpoch, proposal: IsrProposal },
-    IsrAnswer { to: Home, rpc: u64, answer: IsrAnswer },
-    Register { from: usize, life: u64, registration: Registration },
-    Registered { to: usize, life: u64, epoch: BrokerEpoch },
-    Heartbeat { from: usize, life: u64, epoch: BrokerEpoch, applied: i64, leaving: bool },
-    HeartbeatAnswer { to: usize, life: u64, stale: bool, upto: i64 },
-    Metadata { to: usize, life: u64, upto: i64 },
-    Produce { partition: usize, client: usize, attempt: u64, payload: u64, records: i64, acks: Acks },
-    Produced { client: usize, attempt: u64, outcome: Result<Produced, ErrorCode> },
-    Consume { partition: usize, epoch: Option<LeaderEpoch>, offset: Offset },
-    Consumed { partition: usize, outcome: Result<Offset, ErrorCode> },
+    Fetch {
+        from: Home,
+        rpc: u64,
+        request: ReadRequest,
+    },
+    Fetched {
+        to: Home,
+        rpc: u64,
+        asked: Asked,
+        answer: FetchAnswer,
+    },
+    Bounds {
+        from: Home,
+        rpc: u64,
+        leader_epoch: LeaderEpoch,
+    },
+    BoundsAnswer {
+        to: Home,
+        rpc: u64,
+        leader_epoch: LeaderEpoch,
+        answer: Result<(Offset, Offset), ErrorCode>,
+    },
+    AlterPartition {
+        from: Home,
+        rpc: u64,
+        epoch: BrokerEpoch,
+        proposal: IsrProposal,
+    },
+    IsrAnswer {
+        to: Home,
+        rpc: u64,
+        answer: IsrAnswer,
+    },
+    Register {
+        from: usize,
+        life: u64,
+        registration: Registration,
+    },
+    Registered {
+        to: usize,
+        life: u64,
+        epoch: BrokerEpoch,
+    },
+    Heartbeat {
+        from: usize,
+        life: u64,
+        epoch: BrokerEpoch,
+        applied: i64,
+        leaving: bool,
+    },
+    HeartbeatAnswer {
+        to: usize,
+        life: u64,
+        stale: bool,
+        upto: i64,
+    },
+    Metadata {
+        to: usize,
+        life: u64,
+        upto: i64,
+    },
+    Produce {
+        partition: usize,
+        client: usize,
+        attempt: u64,
+        payload: u64,
+        records: i64,
+        acks: Acks,
+    },
+    Produced {
+        client: usize,
+        attempt: u64,
+        outcome: Result<Produced, ErrorCode>,
+    },
+    Consume {
+        partition: usize,
+        epoch: Option<LeaderEpoch>,
+        offset: Offset,
+    },
+    Consumed {
+        partition: usize,
+        outcome: Result<Offset, ErrorCode>,
+    },
 }
 
 /// What the clock brings.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
-    Deliver { from: Node, to: Node, message: Message },
-    FetchTimeout { home: Home, rpc: u64 },
-    FetchAgain { home: Home },
-    ParkedLongEnough { home: Home, reply: ReplyId },
-    BoundsTimeout { home: Home, rpc: u64, leader_epoch: LeaderEpoch },
-    IsrTimeout { home: Home, rpc: u64 },
-    Tick { broker: usize, life: u64 },
-    Heartbeat { broker: usize, life: u64 },
-    RegisterAgain { broker: usize, life: u64 },
-    Start { broker: usize },
-    Stop { broker: usize, life: u64 },
-    Commit { term: u64 },
+    Deliver {
+        from: Node,
+        to: Node,
+        message: Message,
+    },
+    FetchTimeout {
+        home: Home,
+        rpc: u64,
+    },
+    FetchAgain {
+        home: Home,
+    },
+    ParkedLongEnough {
+        home: Home,
+        reply: ReplyId,
+    },
+    BoundsTimeout {
+        home: Home,
+        rpc: u64,
+        leader_epoch: LeaderEpoch,
+    },
+    IsrTimeout {
+        home: Home,
+        rpc: u64,
+    },
+    Tick {
+        broker: usize,
+        life: u64,
+    },
+    Heartbeat {
+        broker: usize,
+        life: u64,
+    },
+    RegisterAgain {
+        broker: usize,
+        life: u64,
+    },
+    Start {
+        broker: usize,
+    },
+    Stop {
+        broker: usize,
+        life: u64,
+    },
+    Commit {
+        term: u64,
+    },
     ControllerTick,
-    ControllerUp { term: u64 },
-    ProduceNext { client: usize },
-    ProduceTimeout { client: usize, attempt: u64 },
-    ConsumeNext { partition: usize },
+    ControllerUp {
+        term: u64,
+    },
+    ProduceNext {
+        client: usize,
+    },
+    ProduceTimeout {
+        client: usize,
+        attempt: u64,
+    },
+    ConsumeNext {
+        partition: usize,
+    },
     Chaos,
 }
 

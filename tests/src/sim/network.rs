@@ -18,7 +18,10 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn new(brokers: usize) -> Self {
-        Self { cut: vec![vec![false; brokers + 1]; brokers + 1], calm: false }
+        Self {
+            cut: vec![vec![false; brokers + 1]; brokers + 1],
+            calm: false,
+        }
     }
 
     fn index(&self, node: Node) -> Option<usize> {
@@ -69,7 +72,14 @@ impl World {
         }
         if !calm && self.rng.random_bool(self.plan.duplicate) {
             let delay = self.network.delay(&mut self.rng, &self.plan);
-            self.schedule(delay, Item::Deliver { from, to, message: message.clone() });
+            self.schedule(
+                delay,
+                Item::Deliver {
+                    from,
+                    to,
+                    message: message.clone(),
+                },
+            );
         }
         let delay = self.network.delay(&mut self.rng, &self.plan);
         self.schedule(delay, Item::Deliver { from, to, message });

@@ -32,7 +32,13 @@ impl Plan {
     pub(super) fn draw(rng: &mut SmallRng, acts: usize) -> Self {
         let brokers = if rng.random_bool(0.2) { 4 } else { 3 };
         let replication_factor = if rng.random_bool(0.15) { 2 } else { 3 };
-        let stormy = |rng: &mut SmallRng, most: f64| if rng.random_bool(0.3) { 0.0 } else { rng.random_range(0.0..most) };
+        let stormy = |rng: &mut SmallRng, most: f64| {
+            if rng.random_bool(0.3) {
+                0.0
+            } else {
+                rng.random_range(0.0..most)
+            }
+        };
         Self {
             brokers,
             partitions: 3,
@@ -47,7 +53,15 @@ impl Plan {
             duplicate: stormy(rng, 0.10),
             late: stormy(rng, 0.03),
             produce_every_ms: rng.random_range(20..160),
-            weights: (0..acts).map(|_| if rng.random_bool(0.25) { 0 } else { rng.random_range(1..10) }).collect(),
+            weights: (0..acts)
+                .map(|_| {
+                    if rng.random_bool(0.25) {
+                        0
+                    } else {
+                        rng.random_range(1..10)
+                    }
+                })
+                .collect(),
         }
     }
 }

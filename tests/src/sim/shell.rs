@@ -94,7 +94,7 @@ impl World {
         let replica = &self.home(home).expect("it runs").replica;
         let (watermark, term) = (replica.high_watermark(), replica.leader_epoch().expect("only assigned replicas write"));
         let disk = &mut self.brokers[b].disks[p];
-        let before = disk.log.batches().len();
+        let (before, start) = (disk.log.batches().len(), disk.log.start());
         if !disk.log.run(effect) {
             return false;
         }
@@ -118,9 +118,9 @@ impl World {
                 self.report.restarts_over += 1;
                 disk.lower_checkpoint();
                 disk.matched = *at;
-                self.ghost.starts_at(p, term, *at);
+                self.ghost.begins_no_later(p, term, start, *at);
             }
-            Effect::RaiseLogStart { to } => self.ghost.starts_at(p, term, *to),
+            Effect::RaiseLogStart { to } => self.ghost.begins_no_later(p, term, start, *to),
             _ => {}
         }
         let disk = &mut self.brokers[b].disks[p];

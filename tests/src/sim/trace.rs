@@ -9,13 +9,18 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn new(verbose: bool) -> Self {
-        Self { hash: 0xcbf2_9ce4_8422_2325, verbose }
+        Self {
+            hash: 0xcbf2_9ce4_8422_2325,
+            verbose,
+        }
     }
 
     /// Takes numbers that identify what happened into the hash.
     pub(super) fn fold(&mut self, numbers: &[i64]) {
         for &number in numbers {
-            self.hash = (self.hash ^ number as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+            self.hash = (self.hash ^ number as u64)
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(23);
         }
     }
 

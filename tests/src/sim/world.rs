@@ -7,8 +7,8 @@ use epoka_broker::replica::IsrAnswer;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch, TopicId};
 use epoka_proto::metadata::Assignment;
-use rand::rngs::SmallRng;
 use rand::SeedableRng;
+use rand::rngs::SmallRng;
 
 use super::Report;
 use super::broker::{Broker, Disk, uuid};
@@ -100,7 +100,16 @@ impl World {
 
     pub(super) fn run(mut self) -> Report {
         self.schedule(0, Item::ControllerTick);
-        while self.controller.cluster.image().brokers.values().filter(|b| b.is_active()).count() < self.brokers.len() {
+        while self
+            .controller
+            .cluster
+            .image()
+            .brokers
+            .values()
+            .filter(|b| b.is_active())
+            .count()
+            < self.brokers.len()
+        {
             self.next();
             assert!(self.now < 60_000, "liveness: the cluster does not come up");
         }
@@ -124,7 +133,11 @@ impl World {
 
     pub(super) fn schedule(&mut self, delay: Millis, item: Item) {
         self.order += 1;
-        self.agenda.push(Scheduled { at: self.now + delay.max(0), order: self.order, item });
+        self.agenda.push(Scheduled {
+            at: self.now + delay.max(0),
+            order: self.order,
+            item,
+        });
     }
 
     pub(super) fn next_id(&mut self) -> u64 {
@@ -152,7 +165,10 @@ impl World {
     /// Until when the process concerned is paused. The power and the operator do not wait.
     fn paused(&self, item: &Item) -> Option<Millis> {
         let b = match item {
-            Item::Deliver { to: Node::Broker(b), .. } => *b,
+            Item::Deliver {
+                to: Node::Broker(b),
+                ..
+            } => *b,
             Item::FetchTimeout { home, .. }
             | Item::FetchAgain { home }
             | Item::ParkedLongEnough { home, .. }
@@ -178,7 +194,11 @@ impl World {
             Item::FetchTimeout { home, rpc } => self.fetch_timed_out(home, rpc),
             Item::FetchAgain { home } => self.maybe_fetch(home),
             Item::ParkedLongEnough { home, reply } => self.parked_long_enough(home, reply),
-            Item::BoundsTimeout { home, rpc, leader_epoch } => {
+            Item::BoundsTimeout {
+                home,
+                rpc,
+                leader_epoch,
+            } => {
                 self.bounds_answered(home, rpc, leader_epoch, Err(ErrorCode::RequestTimedOut));
             }
             Item::IsrTimeout { home, rpc } => self.isr_answered(home, rpc, IsrAnswer::Unknown),
@@ -199,30 +219,111 @@ impl World {
 
     fn deliver(&mut self, to: Node, message: Message) {
         match (to, message) {
-            (Node::Broker(b), Message::Fetch { from, rpc, request }) => self.fetch_arrives(b, from, rpc, request),
-            (_, Message::Fetched { to, rpc, asked, answer }) => self.fetched(to, rpc, asked, answer),
-            (Node::Broker(b), Message::Bounds { from, rpc, leader_epoch }) => {
+            (Node::Broker(b), Message::Fetch { from, rpc, request }) => {
+                self.fetch_arrives(b, from, rpc, request)
+            }
+            (
+                _,
+                Message::Fetched {
+                    to,
+                    rpc,
+                    asked,
+                    answer,
+                },
+            ) => self.fetched(to, rpc, asked, answer),
+            (
+                Node::Broker(b),
+                Message::Bounds {
+                    from,
+                    rpc,
+                    leader_epoch,
+                },
+            ) => {
                 self.bounds_arrive(b, from, rpc, leader_epoch);
             }
-            (_, Message::BoundsAnswer { to, rpc, leader_epoch, answer }) => {
+            (
+                _,
+                Message::BoundsAnswer {
+                    to,
+                    rpc,
+                    leader_epoch,
+                    answer,
+                },
+            ) => {
                 self.bounds_answered(to, rpc, leader_epoch, answer);
             }
-            (_, Message::AlterPartition { from, rpc, epoch, proposal }) => {
+            (
+                _,
+                Message::AlterPartition {
+                    from,
+                    rpc,
+                    epoch,
+                    proposal,
+                },
+            ) => {
                 self.alter_partition_arrives(from, rpc, epoch, proposal);
             }
             (_, Message::IsrAnswer { to, rpc, answer }) => self.isr_answered(to, rpc, answer),
-            (_, Message::Register { from, life, registration }) => self.register(from, life, registration),
+            (
+                _,
+                Message::Register {
+                    from,
+                    life,
+                    registration,
+                },
+            ) => self.register(from, life, registration),
             (_, Message::Registered { to, life, epoch }) => self.registered(to, life, epoch),
-            (_, Message::Heartbeat { from, life, epoch, applied, leaving }) => {
+            (
+                _,
+                Message::Heartbeat {
+                    from,
+                    life,
+                    epoch,
+                    applied,
+                    leaving,
+                },
+            ) => {
                 self.heard_from(from, life, epoch, applied, leaving);
             }
-            (_, Message::HeartbeatAnswer { to, life, stale, upto }) => self.heartbeat_answered(to, life, stale, upto),
+            (
+                _,
+                Message::HeartbeatAnswer {
+                    to,
+                    life,
+                    stale,
+                    upto,
+                },
+            ) => self.heartbeat_answered(to, life, stale, upto),
             (_, Message::Metadata { to, life, upto }) => self.apply_metadata(to, life, upto),
-            (Node::Broker(b), Message::Produce { partition, client, attempt, payload, records, acks }) => {
+            (
+                Node::Broker(b),
+                Message::Produce {
+                    partition,
+                    client,
+                    attempt,
+                    payload,
+                    records,
+                    acks,
+                },
+            ) => {
                 self.produce_arrives(b, partition, (client, attempt), payload, records, acks);
             }
-            (_, Message::Produced { client, attempt, outcome }) => self.produced(client, attempt, outcome),
-            (Node::Broker(b), Message::Consume { partition, epoch, offset }) => {
+            (
+                _,
+                Message::Produced {
+                    client,
+                    attempt,
+                    outcome,
+                },
+            ) => self.produced(client, attempt, outcome),
+            (
+                Node::Broker(b),
+                Message::Consume {
+                    partition,
+                    epoch,
+                    offset,
+                },
+            ) => {
                 self.consume_arrives(b, partition, epoch, offset);
             }
             (_, Message::Consumed { partition, outcome }) => self.consumed(partition, outcome),
@@ -236,13 +337,23 @@ impl World {
     }
 
     pub(super) fn controller_assignment(&self, p: usize) -> Option<Arc<Assignment>> {
-        self.controller.cluster.image().assignment(self.partition_id(p)).cloned()
+        self.controller
+            .cluster
+            .image()
+            .assignment(self.partition_id(p))
+            .cloned()
     }
 
     /// What one replica shows after a step: I-2, I-12, and its part in I-5.
     pub(super) fn observe(&mut self, home: Home, effects: i64) {
-        let Home { broker: b, life, partition: p } = home;
-        let Some(partition) = self.home(home) else { return };
+        let Home {
+            broker: b,
+            life,
+            partition: p,
+        } = home;
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         let replica = &partition.replica;
         let (watermark, term) = (replica.high_watermark(), partition.watermark_term);
         let now = Seen {
@@ -252,30 +363,50 @@ impl World {
             led: replica.leading().map(|t| (t, watermark)),
         };
         let log = replica.log().clone();
-        assert!(log.start <= watermark && watermark <= log.end, "I-12: {watermark} in {log:?}");
-        assert_eq!(log, self.brokers[b].disks[p].log.state(), "the replica knows its log");
+        assert!(
+            log.start <= watermark && watermark <= log.end,
+            "I-12: {watermark} in {log:?}"
+        );
+        assert_eq!(
+            log,
+            self.brokers[b].disks[p].log.state(),
+            "the replica knows its log"
+        );
         let before = std::mem::replace(&mut self.seen[b][p], now);
         if before.life == life {
-            let older = now.leader_epoch < before.leader_epoch || now.partition_epoch < before.partition_epoch;
+            let older = now.leader_epoch < before.leader_epoch
+                || now.partition_epoch < before.partition_epoch;
             assert!(!older, "I-2: epochs of {home:?} fell");
             if let (Some((then, low)), Some((term, high))) = (before.led, now.led) {
-                assert!(then != term || low <= high, "I-12: a leader's high watermark fell from {low} to {high}");
+                assert!(
+                    then != term || low <= high,
+                    "I-12: a leader's high watermark fell from {low} to {high}"
+                );
             }
         }
         if effects > 0 || before.life != life {
             let disk = &mut self.brokers[b].disks[p];
             let before = self.ghost.end(p);
-            self.ghost.watermark(p, term, now.led.is_some(), watermark, disk);
+            self.ghost
+                .watermark(p, term, now.led.is_some(), watermark, disk);
             if self.ghost.end(p) != before {
                 self.mark(p);
             }
         }
-        self.trace.fold(&[b as i64, p as i64, effects, watermark.0, now.leader_epoch.map_or(-1, |e| e.0.into())]);
+        self.trace.fold(&[
+            b as i64,
+            p as i64,
+            effects,
+            watermark.0,
+            now.leader_epoch.map_or(-1, |e| e.0.into()),
+        ]);
     }
 
     /// What several nodes must agree on: I-7, I-8, I-10, I-15, I-21.
     fn judge(&mut self, p: usize) {
-        let Some(assignment) = self.controller_assignment(p) else { return };
+        let Some(assignment) = self.controller_assignment(p) else {
+            return;
+        };
         if self.ghost.is_unsettled(p) {
             return;
         }
@@ -297,29 +428,44 @@ impl World {
             }
         }
         let hopeless = assignment.isr.is_empty() && assignment.elr.is_empty();
-        assert!(holders > 0 || hopeless || self.all_may_have_lost(&assignment), "I-21: nobody holds what is committed of {p}");
+        assert!(
+            holders > 0 || hopeless || self.all_may_have_lost(&assignment),
+            "I-21: nobody holds what is committed of {p}"
+        );
         self.judge_leader(p, &assignment);
     }
 
     /// Every member has lost power since it registered, and the controller has not heard of it yet.
     fn all_may_have_lost(&self, assignment: &Assignment) -> bool {
         let members = assignment.isr.iter().chain(&assignment.elr);
-        members.into_iter().all(|&m| !self.is_current(self.index(m)))
+        members
+            .into_iter()
+            .all(|&m| !self.is_current(self.index(m)))
     }
 
     /// I-8: nobody can be elected whom the leader's high watermark does not wait for.
     fn judge_leader(&self, p: usize, assignment: &Assignment) {
-        let Some(leader) = assignment.leader.map(|l| self.index(l)) else { return };
-        let Some(process) = &self.brokers[leader].process else { return };
-        let Some(partition) = &process.partitions[p] else { return };
-        if partition.replica.leading() != Some(assignment.leader_epoch) || assignment.isr.len() < assignment.min_isr {
+        let Some(leader) = assignment.leader.map(|l| self.index(l)) else {
+            return;
+        };
+        let Some(process) = &self.brokers[leader].process else {
+            return;
+        };
+        let Some(partition) = &process.partitions[p] else {
+            return;
+        };
+        if partition.replica.leading() != Some(assignment.leader_epoch)
+            || assignment.isr.len() < assignment.min_isr
+        {
             return;
         }
         let isr = partition.replica.isr().expect("it leads");
         let members = assignment.isr.iter().chain(&assignment.elr);
         for member in members {
-            assert!(isr.maximal.contains(member), "I-8: {assignment:?} while the leader waits for {isr:?}");
+            assert!(
+                isr.maximal.contains(member),
+                "I-8: {assignment:?} while the leader waits for {isr:?}"
+            );
         }
     }
 }
-

@@ -261,16 +261,25 @@ fn a_shrink_below_the_minimum_and_an_expansion_c_41() {
 }
 
 #[test]
-fn a_proposal_of_what_is_answers_it_without_a_record_h_39() {
+fn a_proposal_of_what_is_succeeds_and_leaves_earlier_proposals_behind_h_39() {
     let (mut world, id) = world();
-    let before = world.cluster.clone();
+    let before = world.assignment("orders", 0);
     let same = IsrProposal {
         isr: members(&[2]),
         ..proposal(id)
     };
     let now = ask(&mut world, 2, same).expect("a no-op succeeds");
     assert_eq!(now, world.assignment("orders", 0));
-    assert_eq!(world.cluster, before);
+    let moved = before.partition_epoch.next();
+    assert_eq!(
+        now,
+        Assignment {
+            partition_epoch: moved,
+            ..before
+        }
+    );
+    let late = ask(&mut world, 2, proposal(id)); // broker 3 would be welcome, but this was asked before
+    assert_eq!(late, Err(ErrorCode::InvalidUpdateVersion));
 }
 
 #[test]
