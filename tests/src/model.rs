@@ -108,7 +108,11 @@ impl ModelLog {
     /// Carries out a disk effect; `false` for any other.
     pub fn run(&mut self, effect: &Effect) -> bool {
         match effect {
-            Effect::Append { base_offset, leader_epoch, bytes } => {
+            Effect::Append {
+                base_offset,
+                leader_epoch,
+                bytes,
+            } => {
                 use bytes::Buf;
                 let mut bytes = &bytes[..];
                 let (payload, records) = (bytes.get_u64(), bytes.get_i64());
@@ -119,14 +123,21 @@ impl ModelLog {
                     payload,
                 });
             }
-            Effect::AppendFetched { bytes } => decode(bytes).into_iter().for_each(|b| self.append(b)),
+            Effect::AppendFetched { bytes } => {
+                decode(bytes).into_iter().for_each(|b| self.append(b))
+            }
             Effect::StartEpoch { epoch, start } => {
                 assert_eq!(*start, self.end, "an epoch starts at the log end");
                 Arc::make_mut(&mut self.epochs).assign(*epoch, *start);
             }
             Effect::Truncate { to } => self.truncate(*to),
             Effect::StartOver { at } => {
-                *self = Self { start: *at, end: *at, flushed: *at, ..Self::default() };
+                *self = Self {
+                    start: *at,
+                    end: *at,
+                    flushed: *at,
+                    ..Self::default()
+                };
             }
             Effect::RaiseLogStart { to } => self.raise_start(*to),
             _ => return false,
@@ -137,9 +148,16 @@ impl ModelLog {
     /// Appends a batch at the end; I-15 and I-16 hold or this panics.
     pub fn append(&mut self, batch: Batch) {
         let holed = self.batches.is_empty() && batch.base < self.end; // F-22: the log starts within it
-        assert!(batch.base == self.end || holed, "I-16: {batch:?} at {}", self.end);
+        assert!(
+            batch.base == self.end || holed,
+            "I-16: {batch:?} at {}",
+            self.end
+        );
         let latest = self.epochs.latest();
-        assert!(latest <= Some(batch.epoch), "I-15: {batch:?} after {latest:?}");
+        assert!(
+            latest <= Some(batch.epoch),
+            "I-15: {batch:?} after {latest:?}"
+        );
         if latest != Some(batch.epoch) {
             Arc::make_mut(&mut self.epochs).assign(batch.epoch, batch.base);
         }
@@ -161,7 +179,12 @@ impl ModelLog {
 
     /// Forgets what is before an offset: retention, or a follower's log start following its leader's.
     pub fn raise_start(&mut self, to: Offset) {
-        assert!(self.start <= to && to <= self.end, "{} <= {to} <= {}", self.start, self.end);
+        assert!(
+            self.start <= to && to <= self.end,
+            "{} <= {to} <= {}",
+            self.start,
+            self.end
+        );
         self.start = to;
         self.flushed = self.flushed.max(to);
         let gone = self.batches.partition_point(|b| b.end <= to);
@@ -173,7 +196,8 @@ impl ModelLog {
     pub fn read(&self, from: Offset, bound: Offset, at_most: usize) -> &[Batch] {
         let first = self.batches.partition_point(|b| b.end <= from);
         let mut last = first;
-        while last < self.batches.len() && last - first < at_most && self.batches[last].end <= bound {
+        while last < self.batches.len() && last - first < at_most && self.batches[last].end <= bound
+        {
             last += 1;
         }
         &self.batches[first..last]
@@ -191,7 +215,11 @@ impl ModelLog {
 
     /// How many batches at the end a power failure may take.
     pub fn unflushed(&self) -> usize {
-        self.batches.iter().rev().take_while(|b| b.end > self.flushed).count()
+        self.batches
+            .iter()
+            .rev()
+            .take_while(|b| b.end > self.flushed)
+            .count()
     }
 
     /// The power fails and so many unflushed batches are gone. The history is durable, and cut to the log again (E-6).

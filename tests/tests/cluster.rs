@@ -19,7 +19,11 @@ async fn leader_epoch(cluster: &mut Cluster) -> i32 {
 
 /// Every partition has a leader and its full ISR again; writers may be at work.
 async fn await_full_isr(cluster: &mut Cluster) {
-    cluster.until_metadata("full ISRs", |m| m.partitions().all(|(_, p)| p.is_whole()).then_some(())).await;
+    cluster
+        .until_metadata("full ISRs", |m| {
+            m.partitions().all(|(_, p)| p.is_whole()).then_some(())
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,8 +55,17 @@ async fn a_leader_asked_to_stop_hands_over_quickly_and_loses_nothing() {
     let asked = Instant::now();
     let status = cluster.stop(leader).await;
     assert!(status.success(), "{status}: {}", cluster.output(leader));
-    assert!(asked.elapsed() < Duration::from_secs(5), "took {:?}", asked.elapsed());
-    assert!(cluster.data_dir(leader).join(".kafka_cleanshutdown").exists());
+    assert!(
+        asked.elapsed() < Duration::from_secs(5),
+        "took {:?}",
+        asked.elapsed()
+    );
+    assert!(
+        cluster
+            .data_dir(leader)
+            .join(".kafka_cleanshutdown")
+            .exists()
+    );
     cluster.leader_other_than(leader, "orders", 0).await;
     load.progress(300, PATIENCE).await;
     cluster.start_node(leader);
@@ -127,7 +140,12 @@ async fn a_producers_sequence_survives_failover_and_restart() {
     let mut cluster = Cluster::start(EPOKA, orders(1)).await;
     let leader = cluster.leader_of("orders", 0).await;
     let id = cluster.producer_id(leader).await;
-    let batch = |sequence| raw::batch(Some((id, sequence)), &["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]);
+    let batch = |sequence| {
+        raw::batch(
+            Some((id, sequence)),
+            &["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"],
+        )
+    };
     let first = cluster.produce(leader, ("orders", 0), -1, batch(0)).await;
     assert_eq!((first.error, first.base_offset), (0, 0), "{first:?}");
     let second = cluster.produce(leader, ("orders", 0), -1, batch(10)).await;
@@ -135,7 +153,9 @@ async fn a_producers_sequence_survives_failover_and_restart() {
 
     cluster.kill(leader);
     let successor = cluster.leader_other_than(leader, "orders", 0).await;
-    let again = cluster.produce(successor, ("orders", 0), -1, batch(10)).await;
+    let again = cluster
+        .produce(successor, ("orders", 0), -1, batch(10))
+        .await;
     assert_eq!((again.error, again.base_offset), (0, 10), "{again:?}");
 
     cluster.kill_all();
@@ -146,7 +166,11 @@ async fn a_producers_sequence_survives_failover_and_restart() {
     let again = cluster.produce(leader, ("orders", 0), -1, batch(10)).await;
     assert_eq!((again.error, again.base_offset), (0, 10), "{again:?}");
     let gap = cluster.produce(leader, ("orders", 0), -1, batch(30)).await;
-    assert_eq!(gap.error, i32::from(ErrorCode::OutOfOrderSequenceNumber.code()), "{gap:?}");
+    assert_eq!(
+        gap.error,
+        i32::from(ErrorCode::OutOfOrderSequenceNumber.code()),
+        "{gap:?}"
+    );
     let next = cluster.produce(leader, ("orders", 0), -1, batch(20)).await;
     assert_eq!((next.error, next.base_offset), (0, 20), "{next:?}");
     cluster.await_whole().await;

@@ -14,25 +14,39 @@ const EPOKA: &str = env!("CARGO_BIN_EXE_epoka-under-test");
 /// The entry of `orders-0` in what `status --json` prints.
 fn orders_0(status: &Value) -> &Value {
     let partitions = status["partitions"].as_array().expect("a list");
-    partitions.iter().find(|p| p["topic"] == "orders" && p["partition"] == 0).expect("orders-0")
+    partitions
+        .iter()
+        .find(|p| p["topic"] == "orders" && p["partition"] == 0)
+        .expect("orders-0")
 }
 
 fn whole(status: &Value) -> bool {
     let partitions = status["partitions"].as_array().expect("a list");
-    partitions.iter().all(|p| !p["leader"].is_null() && p["isr"].as_array().map(Vec::len) == Some(3))
+    partitions
+        .iter()
+        .all(|p| !p["leader"].is_null() && p["isr"].as_array().map(Vec::len) == Some(3))
 }
 
 async fn status_when(up: &Up, what: &str, mut accept: impl FnMut(&Value) -> bool) -> Value {
     let status = poll(PATIENCE, async || {
         let status = up.status().await;
-        if accept(&status) { Ok(status) } else { Err(status) }
+        if accept(&status) {
+            Ok(status)
+        } else {
+            Err(status)
+        }
     });
-    status.await.unwrap_or_else(|seen| panic!("waited {PATIENCE:?} for {what}; last seen: {seen:#}"))
+    status
+        .await
+        .unwrap_or_else(|seen| panic!("waited {PATIENCE:?} for {what}; last seen: {seen:#}"))
 }
 
 fn state_of(status: &Value, kind: &str, id: i64) -> String {
     let processes = status["processes"].as_array().expect("a list");
-    let process = processes.iter().find(|p| p["kind"] == kind && p["id"] == id).expect("a process");
+    let process = processes
+        .iter()
+        .find(|p| p["kind"] == kind && p["id"] == id)
+        .expect("a process");
     process["state"].as_str().expect("a state").to_owned()
 }
 
@@ -40,31 +54,64 @@ fn state_of(status: &Value, kind: &str, id: i64) -> String {
 async fn status_tells_scripts_what_they_rely_on() {
     let mut up = Up::start(EPOKA, &["--topic", "orders:2:3:min.insync.replicas=2"]).await;
     let line = up.output();
-    let line = line.lines().find(|l| l.starts_with("ready in ")).expect("one line says so");
-    let (before, servers) = line.split_once(" ms · bootstrap ").expect("the agreed form");
-    let ms: u64 = before.trim_start_matches("ready in ").parse().expect("milliseconds");
+    let line = line
+        .lines()
+        .find(|l| l.starts_with("ready in "))
+        .expect("one line says so");
+    let (before, servers) = line
+        .split_once(" ms · bootstrap ")
+        .expect("the agreed form");
+    let ms: u64 = before
+        .trim_start_matches("ready in ")
+        .parse()
+        .expect("milliseconds");
     assert!(ms < 30_000, "{line}");
     assert_eq!(servers.split(',').count(), 3, "{line}");
 
     let status = up.status().await;
     assert_eq!(status["bootstrap"], up.bootstrap());
     let processes = status["processes"].as_array().expect("a list");
-    assert_eq!(processes.iter().filter(|p| p["kind"] == "broker").count(), 3);
-    assert_eq!(processes.iter().filter(|p| p["kind"] == "controller").count(), 1);
+    assert_eq!(
+        processes.iter().filter(|p| p["kind"] == "broker").count(),
+        3
+    );
+    assert_eq!(
+        processes
+            .iter()
+            .filter(|p| p["kind"] == "controller")
+            .count(),
+        1
+    );
     for process in processes {
         let pid = process["pid"].as_u64().expect("a process id");
-        assert!(std::path::Path::new(&format!("/proc/{pid}")).exists(), "{process}");
+        assert!(
+            std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            "{process}"
+        );
         assert_eq!(process["state"], "running");
-        assert!(process["log_dirs"].as_array().is_some_and(|dirs| !dirs.is_empty()), "{process}");
+        assert!(
+            process["log_dirs"]
+                .as_array()
+                .is_some_and(|dirs| !dirs.is_empty()),
+            "{process}"
+        );
         if process["kind"] == "broker" {
-            assert!(up.bootstrap().contains(process["kafka"].as_str().expect("an address")), "{process}");
+            assert!(
+                up.bootstrap()
+                    .contains(process["kafka"].as_str().expect("an address")),
+                "{process}"
+            );
         }
     }
     let partition = orders_0(&status);
     for field in ["leader", "leader_epoch", "partition_epoch"] {
         assert!(partition[field].is_i64(), "{field}: {partition}");
     }
-    assert_eq!(partition["isr"].as_array().map(Vec::len), Some(3), "{partition}");
+    assert_eq!(
+        partition["isr"].as_array().map(Vec::len),
+        Some(3),
+        "{partition}"
+    );
     let replicas = partition["replicas"].as_array().expect("a list");
     assert_eq!(replicas.len(), 3, "{partition}");
     for replica in replicas {
@@ -81,7 +128,9 @@ async fn a_leader_killed_by_name_comes_back_by_name_and_nothing_is_lost() {
     let load = Load::start(up.bootstrap(), LoadSpec::new("orders", 1));
     load.progress(200, PATIENCE).await;
     for _ in 0..3 {
-        let leader = orders_0(&up.status().await)["leader"].as_i64().expect("a leader");
+        let leader = orders_0(&up.status().await)["leader"]
+            .as_i64()
+            .expect("a leader");
         up.succeed(&["kill", "leader:orders-0"]).await;
         let status = status_when(&up, "another leader", |s| {
             let now = &orders_0(s)["leader"];
@@ -94,7 +143,9 @@ async fn a_leader_killed_by_name_comes_back_by_name_and_nothing_is_lost() {
         assert_eq!(state_of(&status, "broker", leader), "running");
     }
     load.audit().await.assert_clean();
-    let epoch = orders_0(&up.status().await)["leader_epoch"].as_i64().expect("an epoch");
+    let epoch = orders_0(&up.status().await)["leader_epoch"]
+        .as_i64()
+        .expect("an epoch");
     assert!(epoch >= 3, "{epoch}");
 }
 
@@ -123,7 +174,10 @@ async fn a_second_up_resumes_the_same_data_after_a_clean_end_and_after_sigkill()
     up.kill();
     // A node ends with its supervisor; whichever has not yet is helped along.
     for pid in pids {
-        let _gone = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        let _gone = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGKILL,
+        );
     }
     up.again(&[]).await;
     let read = kafka::read_all(up.bootstrap(), "orders", 1, PATIENCE);
@@ -143,13 +197,19 @@ async fn processes_are_paused_resumed_stopped_and_started_by_name() {
     up.succeed(&["resume", &target]).await;
     assert_eq!(state_of(&up.status().await, "broker", follower), "running");
     up.succeed(&["stop", &target]).await;
-    status_when(&up, "the broker to be stopped", |s| state_of(s, "broker", follower) == "stopped").await;
+    status_when(&up, "the broker to be stopped", |s| {
+        state_of(s, "broker", follower) == "stopped"
+    })
+    .await;
     up.succeed(&["start", &target]).await;
     status_when(&up, "full ISRs", whole).await;
     up.succeed(&["kill", "controller"]).await;
     assert_eq!(state_of(&up.status().await, "controller", 1), "killed");
     up.succeed(&["start", "controller:1"]).await;
-    status_when(&up, "the controller", |s| state_of(s, "controller", 1) == "running").await;
+    status_when(&up, "the controller", |s| {
+        state_of(s, "controller", 1) == "running"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,15 +228,38 @@ async fn exit_codes_tell_wrong_from_wrongly_asked() {
         (&["--help"], 0),
     ] {
         let output = alone(arguments).await;
-        assert_eq!(output.status.code(), Some(code), "epoka {arguments:?}: {output:?}");
-        assert_eq!(output.stderr.is_empty(), code == 0, "errors go to standard error: {output:?}");
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "epoka {arguments:?}: {output:?}"
+        );
+        assert_eq!(
+            output.stderr.is_empty(),
+            code == 0,
+            "errors go to standard error: {output:?}"
+        );
     }
 
     let up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
-    for arguments in [&["kill", "broker:9"][..], &["kill", "leader:none-0"], &["start", "broker:1"]] {
+    for arguments in [
+        &["kill", "broker:9"][..],
+        &["kill", "leader:none-0"],
+        &["start", "broker:1"],
+    ] {
         let output = up.epoka(arguments).await;
-        assert_eq!(output.status.code(), Some(1), "epoka {arguments:?}: {output:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stderr).trim().lines().count(), 1, "one sentence: {output:?}");
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "epoka {arguments:?}: {output:?}"
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr)
+                .trim()
+                .lines()
+                .count(),
+            1,
+            "one sentence: {output:?}"
+        );
     }
     assert_eq!(up.epoka(&["status"]).await.status.code(), Some(0));
 }
@@ -198,8 +281,16 @@ async fn the_demonstration_ends_well_and_in_time() {
     let start = Instant::now();
     let output = run(EPOKA, dir.path(), &["demo"]).await;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "took {:?}",
+        start.elapsed()
+    );
     for expected in ["killed", "unavailable", "lost 0", "duplicated 0"] {
         assert!(said.contains(expected), "`{expected}` is missing: {said}");
     }

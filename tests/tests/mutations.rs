@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ is in the workspace")
+        .to_owned()
 }
 
 /// Copies a tree, without what is built or hidden. Files that are the same already are left alone, so that little is rebuilt.
@@ -50,24 +53,42 @@ fn forget(copy: &Path, origin: &Path) {
 fn patch(tree: &Path, file: &Path, reverse: bool) {
     let mut command = Command::new("git");
     // Without this, git would look for the repository around the copy.
-    command.current_dir(tree).env("GIT_CEILING_DIRECTORIES", tree.parent().expect("it has one"));
+    command.current_dir(tree).env(
+        "GIT_CEILING_DIRECTORIES",
+        tree.parent().expect("it has one"),
+    );
     command.args(["apply", "--whitespace=nowarn"]);
     command.args(reverse.then_some("-R")).arg(file);
     let out = command.output().expect("git runs");
-    assert!(out.status.success(), "{} no longer applies: {}", file.display(), String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{} no longer applies: {}",
+        file.display(),
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 fn scenarios(tree: &Path, target: &Path) -> Output {
     let mut command = Command::new(env!("CARGO"));
-    command.current_dir(tree).env("CARGO_TARGET_DIR", target).env_remove("UPDATE_SCENARIOS");
-    command.args(["test", "-p", "epoka-tests", "--test", "scenarios"]).output().expect("cargo runs")
+    command
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", target)
+        .env_remove("UPDATE_SCENARIOS");
+    command
+        .args(["test", "-p", "epoka-tests", "--test", "scenarios"])
+        .output()
+        .expect("cargo runs")
 }
 
 /// The scripts that failed, from the test's own words.
 fn failed(out: &Output) -> Vec<String> {
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    let mut names: Vec<String> =
-        text.lines().filter_map(|l| l.strip_prefix("scenario ")?.split_once(".txt:")).map(|(n, _)| n.to_owned()).collect();
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    let mut names: Vec<String> = text
+        .lines()
+        .filter_map(|l| l.strip_prefix("scenario ")?.split_once(".txt:"))
+        .map(|(n, _)| n.to_owned())
+        .collect();
     names.sort();
     names.dedup();
     names
@@ -81,32 +102,57 @@ fn every_broken_rule_is_noticed_by_its_script() {
     copy(&root(), &tree);
     forget(&tree, &root());
     let sound = scenarios(&tree, &target);
-    assert!(sound.status.success(), "the sound product fails: {}", String::from_utf8_lossy(&sound.stderr));
+    assert!(
+        sound.status.success(),
+        "the sound product fails: {}",
+        String::from_utf8_lossy(&sound.stderr)
+    );
 
     let only = std::env::var("EPOKA_MUTATION").ok();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutations");
-    let mut patches: Vec<_> =
-        std::fs::read_dir(folder).expect("tests/mutations").map(|entry| entry.expect("an entry").path()).collect();
+    let mut patches: Vec<_> = std::fs::read_dir(folder)
+        .expect("tests/mutations")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     patches.retain(|p| p.extension().is_some_and(|e| e == "patch"));
     patches.sort();
-    assert!(patches.len() >= 4, "the four rules of the testing plan at least");
+    assert!(
+        patches.len() >= 4,
+        "the four rules of the testing plan at least"
+    );
 
     let mut survivors = Vec::new();
     for file in patches {
-        let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
+        let name = file
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
         if only.as_ref().is_some_and(|o| *o != name) {
             continue;
         }
         let text = std::fs::read_to_string(&file).expect("a readable patch");
-        let due = text.lines().find_map(|l| l.strip_prefix("Caught by: ")).expect("a patch names its script");
+        let due = text
+            .lines()
+            .find_map(|l| l.strip_prefix("Caught by: "))
+            .expect("a patch names its script");
         patch(&tree, &file, false);
         let out = scenarios(&tree, &target);
         patch(&tree, &file, true);
         let caught = failed(&out);
-        println!("{name}: {}", if caught.is_empty() { "SURVIVED".into() } else { caught.join(", ") });
+        println!(
+            "{name}: {}",
+            if caught.is_empty() {
+                "SURVIVED".into()
+            } else {
+                caught.join(", ")
+            }
+        );
         if out.status.success() || !caught.iter().any(|c| c == due) {
             let said = String::from_utf8_lossy(&out.stderr).into_owned();
-            survivors.push(format!("{name}: {due} did not notice, but {caught:?}\n{said}"));
+            survivors.push(format!(
+                "{name}: {due} did not notice, but {caught:?}\n{said}"
+            ));
         }
     }
     assert!(survivors.is_empty(), "{}", survivors.join("\n"));

@@ -10,15 +10,21 @@ use epoka_tests::scenario::{difference, replay};
 fn every_story_ends_as_told() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let update = std::env::var_os("UPDATE_SCENARIOS").is_some();
-    let mut paths: Vec<_> =
-        std::fs::read_dir(&folder).expect("tests/scenarios").map(|entry| entry.expect("an entry").path()).collect();
+    let mut paths: Vec<_> = std::fs::read_dir(&folder)
+        .expect("tests/scenarios")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     paths.retain(|path| path.extension().is_some_and(|e| e == "txt"));
     paths.sort();
     assert!(!paths.is_empty(), "no scripts in {}", folder.display());
 
     let mut failures = Vec::new();
     for path in &paths {
-        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .expect("a file")
+            .to_string_lossy()
+            .into_owned();
         let script = std::fs::read_to_string(path).expect("a readable script");
         let wrong = match replay(&script) {
             Err(wrong) => Some(wrong),
@@ -30,5 +36,11 @@ fn every_story_ends_as_told() {
         };
         failures.extend(wrong.map(|wrong| format!("scenario {name}: {wrong}")));
     }
-    assert!(failures.is_empty(), "{} of {} scenarios failed\n{}", failures.len(), paths.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} scenarios failed\n{}",
+        failures.len(),
+        paths.len(),
+        failures.join("\n")
+    );
 }

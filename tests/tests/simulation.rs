@@ -8,14 +8,22 @@ use epoka_tests::sim::{self, Report};
 
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable} must be a number, not '{value}'")))
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable} must be a number, not '{value}'")),
+    )
 }
 
 /// Runs a seed; the error says what broke.
 fn run(seed: u64) -> Result<Report, String> {
-    catch_unwind(AssertUnwindSafe(|| sim::run(seed, false))).map_err(|panic| match panic.downcast::<String>() {
-        Ok(text) => *text,
-        Err(panic) => panic.downcast::<&str>().map_or_else(|_| "a panic".into(), |text| (*text).into()),
+    catch_unwind(AssertUnwindSafe(|| sim::run(seed, false))).map_err(|panic| {
+        match panic.downcast::<String>() {
+            Ok(text) => *text,
+            Err(panic) => panic
+                .downcast::<&str>()
+                .map_or_else(|_| "a panic".into(), |text| (*text).into()),
+        }
     })
 }
 
@@ -40,7 +48,11 @@ fn invariants_hold_through_kills_power_loss_isolation_and_late_messages() {
     }
     println!("{seeds} seeds: {sum:?}");
     failures.truncate(10);
-    assert!(failures.is_empty(), "to replay a seed with its trace, set EPOKA_SEED:\n{}", failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "to replay a seed with its trace, set EPOKA_SEED:\n{}",
+        failures.join("\n")
+    );
     // A storm that never hit anything would prove nothing.
     let busy = sum.acked > seeds * 10 && sum.terms > seeds * 3 && sum.truncations > seeds / 10;
     assert!(seeds < 100 || busy, "{sum:?}");

@@ -50,14 +50,22 @@ impl Cluster {
     /// # Panics
     /// When it does not come up.
     pub async fn start(binary: &str, spec: Spec) -> Self {
-        let dir = tempfile::Builder::new().prefix("epoka-test-").tempdir().expect("a temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("epoka-test-")
+            .tempdir()
+            .expect("a temporary directory");
         std::fs::create_dir(dir.path().join("output")).expect("writable");
         let network = Network::default();
         let members = members(&spec, &network, dir.path()).await;
         let addresses: Vec<_> = members.values().map(|m| m.grpc.address()).collect();
-        let brokers = members.iter().filter(|(node, _)| matches!(node, Node::Broker(_)));
+        let brokers = members
+            .iter()
+            .filter(|(node, _)| matches!(node, Node::Broker(_)));
         let bootstrap: Vec<_> = brokers.map(|(_, m)| m.grpc.address()).collect();
-        let patience = ClientConfig { request_timeout: ANSWER, ..ClientConfig::default() };
+        let patience = ClientConfig {
+            request_timeout: ANSWER,
+            ..ClientConfig::default()
+        };
         let mut cluster = Self {
             binary: binary.into(),
             dir,
@@ -80,7 +88,12 @@ impl Cluster {
 
     /// Bootstrap servers for Kafka clients.
     pub fn bootstrap(&self) -> String {
-        let addresses: Vec<_> = self.members.values().filter_map(|m| m.kafka.as_ref()).map(Port::address).collect();
+        let addresses: Vec<_> = self
+            .members
+            .values()
+            .filter_map(|m| m.kafka.as_ref())
+            .map(Port::address)
+            .collect();
         addresses.join(",")
     }
 
@@ -91,7 +104,10 @@ impl Cluster {
 
     /// Every broker, running or not.
     pub fn brokers(&self) -> Vec<Node> {
-        self.nodes().into_iter().filter(|n| matches!(n, Node::Broker(_))).collect()
+        self.nodes()
+            .into_iter()
+            .filter(|n| matches!(n, Node::Broker(_)))
+            .collect()
     }
 
     /// Where Kafka clients reach a broker.
@@ -99,7 +115,11 @@ impl Cluster {
     /// # Panics
     /// For a controller.
     pub fn kafka_address(&self, node: Node) -> String {
-        self.members[&node].kafka.as_ref().expect("a broker").address()
+        self.members[&node]
+            .kafka
+            .as_ref()
+            .expect("a broker")
+            .address()
     }
 
     /// Where a node's gRPC services listen, without a proxy between.
@@ -133,12 +153,18 @@ impl Cluster {
     /// # Panics
     /// When it was.
     pub fn process(&mut self, node: Node) -> &mut Process {
-        self.member(node).process.as_mut().unwrap_or_else(|| panic!("{node} is not running"))
+        self.member(node)
+            .process
+            .as_mut()
+            .unwrap_or_else(|| panic!("{node} is not running"))
     }
 
     /// Whether a node runs and is not paused.
     pub fn is_running(&mut self, node: Node) -> bool {
-        self.member(node).process.as_mut().is_some_and(Process::is_running)
+        self.member(node)
+            .process
+            .as_mut()
+            .is_some_and(Process::is_running)
     }
 
     // What is done to nodes.
@@ -246,7 +272,10 @@ impl Cluster {
 
     /// The newest picture that any running broker has of the cluster; `None` when none answers.
     pub async fn metadata(&mut self) -> Option<Metadata> {
-        let addresses = self.running_brokers().into_iter().map(|n| self.grpc_address(n));
+        let addresses = self
+            .running_brokers()
+            .into_iter()
+            .map(|n| self.grpc_address(n));
         let answers = join_all(addresses.map(|address| self.client.describe(address))).await;
         answers.into_iter().flatten().max_by_key(|m| m.offset)
     }
@@ -258,7 +287,10 @@ impl Cluster {
     pub async fn leader_of(&mut self, topic: &str, partition: i32) -> Node {
         let name = TopicPartition::new(topic, partition);
         let what = format!("{name} to have a leader");
-        self.until_metadata(&what, |m| m.partition(&name).ok()?.leader.map(|l| Node::Broker(l.0))).await
+        self.until_metadata(&what, |m| {
+            m.partition(&name).ok()?.leader.map(|l| Node::Broker(l.0))
+        })
+        .await
     }
 
     /// Another leader than `old`.
@@ -269,7 +301,8 @@ impl Cluster {
         let name = TopicPartition::new(topic, partition);
         let what = format!("{name} to be led by another than {old}");
         let leader = |m: &Metadata| m.partition(&name).ok()?.leader.map(|l| Node::Broker(l.0));
-        self.until_metadata(&what, |m| leader(m).filter(|l| *l != old)).await
+        self.until_metadata(&what, |m| leader(m).filter(|l| *l != old))
+            .await
     }
 
     /// Waits until every broker is registered and may lead.
@@ -278,8 +311,15 @@ impl Cluster {
     /// When that is not so within [`PATIENCE`].
     pub async fn await_all_brokers(&mut self) {
         let count = self.brokers().len();
-        let all = |m: &Metadata| m.brokers.values().filter(|b| !b.fenced && !b.shutting_down).count() == count;
-        self.until_metadata("all brokers to be unfenced", |m| all(m).then_some(())).await;
+        let all = |m: &Metadata| {
+            m.brokers
+                .values()
+                .filter(|b| !b.fenced && !b.shutting_down)
+                .count()
+                == count
+        };
+        self.until_metadata("all brokers to be unfenced", |m| all(m).then_some(()))
+            .await;
     }
 
     /// Waits until every partition has a leader, all its replicas in the ISR, and equal log ends and high watermarks on all
@@ -288,13 +328,17 @@ impl Cluster {
     /// # Panics
     /// When that is not so within [`PATIENCE`].
     pub async fn await_whole(&mut self) {
-        self.until_metadata("every partition to be whole", |m| m.partitions().all(|(_, p)| p.is_whole()).then_some(()))
-            .await;
+        self.until_metadata("every partition to be whole", |m| {
+            m.partitions().all(|(_, p)| p.is_whole()).then_some(())
+        })
+        .await;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             match self.unequal_replica().await {
                 None => return,
-                Some(seen) if tokio::time::Instant::now() > deadline => panic!("replicas stay different: {seen}"),
+                Some(seen) if tokio::time::Instant::now() > deadline => {
+                    panic!("replicas stay different: {seen}")
+                }
                 Some(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
@@ -303,7 +347,9 @@ impl Cluster {
     async fn unequal_replica(&mut self) -> Option<String> {
         let mut known = BTreeMap::new();
         for (broker, states) in self.replica_states().await {
-            let Some(states) = states else { return Some(format!("{broker} does not answer")) };
+            let Some(states) = states else {
+                return Some(format!("{broker} does not answer"));
+            };
             for state in states {
                 let at = (state.log_end, state.high_watermark);
                 let first = *known.entry(state.partition.clone()).or_insert(at);
@@ -321,16 +367,30 @@ impl Cluster {
         let admin = self.client.admin();
         let answers = self.brokers().into_iter().map(async |node| {
             let address = self.members[&node].grpc.address();
-            let states = if running.contains(&node) { admin.replicas_at(&address).await.ok() } else { None };
+            let states = if running.contains(&node) {
+                admin.replicas_at(&address).await.ok()
+            } else {
+                None
+            };
             (node, states)
         });
         join_all(answers).await.into_iter().collect()
     }
 
     /// What one broker's replica of a partition holds.
-    pub async fn replica_state(&mut self, node: Node, topic: &str, partition: i32) -> Option<ReplicaState> {
+    pub async fn replica_state(
+        &mut self,
+        node: Node,
+        topic: &str,
+        partition: i32,
+    ) -> Option<ReplicaState> {
         let name = TopicPartition::new(topic, partition);
-        let states = self.client.admin().replicas_at(&self.grpc_address(node)).await.ok()?;
+        let states = self
+            .client
+            .admin()
+            .replicas_at(&self.grpc_address(node))
+            .await
+            .ok()?;
         states.into_iter().find(|s| s.partition == name)
     }
 
@@ -338,14 +398,21 @@ impl Cluster {
     ///
     /// # Panics
     /// When it does not within [`PATIENCE`].
-    pub async fn until_metadata<T>(&mut self, what: &str, mut look: impl FnMut(&Metadata) -> Option<T>) -> T {
+    pub async fn until_metadata<T>(
+        &mut self,
+        what: &str,
+        mut look: impl FnMut(&Metadata) -> Option<T>,
+    ) -> T {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let seen = self.metadata().await;
             if let Some(found) = seen.as_ref().and_then(&mut look) {
                 return found;
             }
-            assert!(tokio::time::Instant::now() < deadline, "waited {PATIENCE:?} for {what}; last seen: {seen:#?}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "waited {PATIENCE:?} for {what}; last seen: {seen:#?}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -355,20 +422,37 @@ impl Cluster {
     /// # Panics
     /// When there is none within [`PATIENCE`].
     pub async fn active_controller(&mut self) -> Node {
-        let active = poll(PATIENCE, async || self.quorum().await.ok_or("no controller says it is active")).await;
+        let active = poll(PATIENCE, async || {
+            self.quorum().await.ok_or("no controller says it is active")
+        })
+        .await;
         active.unwrap_or_else(|seen| panic!("waited {PATIENCE:?} for an active controller: {seen}"))
     }
 
     async fn quorum(&self) -> Option<Node> {
-        let controllers = self.members.keys().filter(|n| matches!(n, Node::Controller(_)));
+        let controllers = self
+            .members
+            .keys()
+            .filter(|n| matches!(n, Node::Controller(_)));
         let asked = controllers.map(async |node| {
-            let mut controller = self.client.connections().controller(&self.grpc_address(*node)).ok()?;
-            let answer = tokio::time::timeout(ANSWER, controller.describe_quorum(DescribeQuorumRequest {})).await;
+            let mut controller = self
+                .client
+                .connections()
+                .controller(&self.grpc_address(*node))
+                .ok()?;
+            let answer =
+                tokio::time::timeout(ANSWER, controller.describe_quorum(DescribeQuorumRequest {}))
+                    .await;
             Some(answer.ok()?.ok()?.into_inner())
         });
-        let answers: Vec<DescribeQuorumResponse> = join_all(asked).await.into_iter().flatten().collect();
-        let itself = answers.into_iter().filter(|a| a.active_id == Some(a.controller_id));
-        itself.max_by_key(|a| a.term).map(|a| Node::Controller(a.controller_id))
+        let answers: Vec<DescribeQuorumResponse> =
+            join_all(asked).await.into_iter().flatten().collect();
+        let itself = answers
+            .into_iter()
+            .filter(|a| a.active_id == Some(a.controller_id));
+        itself
+            .max_by_key(|a| a.term)
+            .map(|a| Node::Controller(a.controller_id))
     }
 
     /// What happened so far.
@@ -382,11 +466,16 @@ impl Cluster {
     }
 
     fn running_brokers(&mut self) -> Vec<Node> {
-        self.brokers().into_iter().filter(|n| self.is_running(*n)).collect()
+        self.brokers()
+            .into_iter()
+            .filter(|n| self.is_running(*n))
+            .collect()
     }
 
     fn member(&mut self, node: Node) -> &mut Member {
-        self.members.get_mut(&node).unwrap_or_else(|| panic!("there is no {node}"))
+        self.members
+            .get_mut(&node)
+            .unwrap_or_else(|| panic!("there is no {node}"))
     }
 
     fn log_file(&self, node: Node) -> PathBuf {
@@ -423,11 +512,24 @@ async fn members(spec: &Spec, network: &Network, dir: &Path) -> BTreeMap<Node, M
         voters.push((id, network.proxy(node, grpc.address()).await));
         let own = [("listeners", format!("CONTROLLER://{}", grpc.address()))];
         let properties = properties(node, dir, own, &spec.controller_properties);
-        members.insert(node, Member { process: None, kafka: None, grpc, properties });
+        members.insert(
+            node,
+            Member {
+                process: None,
+                kafka: None,
+                grpc,
+                properties,
+            },
+        );
     }
-    let list: Vec<_> = voters.iter().map(|(id, address)| format!("{id}@{address}")).collect();
+    let list: Vec<_> = voters
+        .iter()
+        .map(|(id, address)| format!("{id}@{address}"))
+        .collect();
     for controller in members.values_mut() {
-        controller.properties.insert("controller.quorum.voters".into(), list.join(","));
+        controller
+            .properties
+            .insert("controller.quorum.voters".into(), list.join(","));
     }
     let controllers: Vec<_> = voters.into_iter().map(|(_, address)| address).collect();
     for id in 1..=spec.brokers {
@@ -436,11 +538,22 @@ async fn members(spec: &Spec, network: &Network, dir: &Path) -> BTreeMap<Node, M
         let own = [
             ("listeners", format!("PLAINTEXT://{}", kafka.address())),
             ("epoka.grpc.listener", grpc.address()),
-            ("epoka.grpc.advertised", network.proxy(node, grpc.address()).await),
+            (
+                "epoka.grpc.advertised",
+                network.proxy(node, grpc.address()).await,
+            ),
             ("controller.quorum.bootstrap.servers", controllers.join(",")),
         ];
         let properties = properties(node, dir, own, &spec.broker_properties);
-        members.insert(node, Member { process: None, kafka: Some(kafka), grpc, properties });
+        members.insert(
+            node,
+            Member {
+                process: None,
+                kafka: Some(kafka),
+                grpc,
+                properties,
+            },
+        );
     }
     members
 }
@@ -453,7 +566,10 @@ fn properties<const N: usize>(
 ) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::from(own.map(|(name, value)| (name.to_owned(), value)));
     properties.insert("node.id".into(), node.id().to_string());
-    properties.insert("log.dirs".into(), dir.join(node.to_string()).display().to_string());
+    properties.insert(
+        "log.dirs".into(),
+        dir.join(node.to_string()).display().to_string(),
+    );
     properties.extend(asked.clone());
     properties
 }

@@ -22,7 +22,11 @@ pub fn below(dir: &Path) -> Vec<PathBuf> {
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.is_dir() { dirs.push(path) } else { found.push(path) }
+            if path.is_dir() {
+                dirs.push(path)
+            } else {
+                found.push(path)
+            }
         }
     }
     found.sort();
@@ -35,7 +39,10 @@ pub fn below(dir: &Path) -> Vec<PathBuf> {
 /// When a file cannot be read.
 pub fn log_bytes(partition: &Path) -> Vec<u8> {
     let segments = with_extension(partition, "log");
-    segments.iter().flat_map(|path| fs::read(path).expect("readable")).collect()
+    segments
+        .iter()
+        .flat_map(|path| fs::read(path).expect("readable"))
+        .collect()
 }
 
 /// Turns one byte of a file over.
@@ -43,9 +50,14 @@ pub fn log_bytes(partition: &Path) -> Vec<u8> {
 /// # Panics
 /// When the file is not that long.
 pub fn flip_byte(file: &Path, at: u64) {
-    let file = fs::OpenOptions::new().read(true).write(true).open(file).expect("the file exists");
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(file)
+        .expect("the file exists");
     let mut byte = [0];
-    file.read_exact_at(&mut byte, at).expect("the file is that long");
+    file.read_exact_at(&mut byte, at)
+        .expect("the file is that long");
     file.write_all_at(&[!byte[0]], at).expect("writable");
 }
 
@@ -55,6 +67,9 @@ pub fn flip_byte(file: &Path, at: u64) {
 /// When it cannot be written.
 pub fn append(file: &Path, bytes: &[u8]) {
     use std::io::Write as _;
-    let mut file = fs::OpenOptions::new().append(true).open(file).expect("the file exists");
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(file)
+        .expect("the file exists");
     file.write_all(bytes).expect("writable");
 }

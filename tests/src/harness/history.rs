@@ -23,7 +23,10 @@ impl WriteId {
     pub fn from_value(value: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?.trim_end();
         let (writer, number) = text.strip_prefix('w')?.split_once('-')?;
-        Some(Self { writer: writer.parse().ok()?, number: number.parse().ok()? })
+        Some(Self {
+            writer: writer.parse().ok()?,
+            number: number.parse().ok()?,
+        })
     }
 }
 
@@ -136,7 +139,10 @@ impl Audit {
     /// # Panics
     /// With the first anomalies, otherwise.
     pub fn assert_clean(&self) {
-        assert!(self.acked > 0, "nothing was acknowledged, so nothing was audited: {self}");
+        assert!(
+            self.acked > 0,
+            "nothing was acknowledged, so nothing was audited: {self}"
+        );
         let first = &self.anomalies[..self.anomalies.len().min(10)];
         assert!(self.anomalies.is_empty(), "{self}; the first: {first:#?}");
     }
@@ -145,12 +151,19 @@ impl Audit {
 /// `acked 1000 of 1000 sent, found 1000; lost-write 2, duplicate 1`
 impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "acked {} of {} sent, found {}; ", self.acked, self.sent, self.found)?;
+        write!(
+            f,
+            "acked {} of {} sent, found {}; ",
+            self.acked, self.sent, self.found
+        )?;
         let names: BTreeSet<_> = self.anomalies.iter().map(Anomaly::name).collect();
         if names.is_empty() {
             return f.write_str("no anomaly");
         }
-        let counts: Vec<_> = names.into_iter().map(|n| format!("{n} {}", self.count(n))).collect();
+        let counts: Vec<_> = names
+            .into_iter()
+            .map(|n| format!("{n} {}", self.count(n)))
+            .collect();
         f.write_str(&counts.join(", "))
     }
 }
@@ -158,7 +171,10 @@ impl fmt::Display for Audit {
 impl History {
     /// Compares what was read with what was written.
     pub fn audit(&self) -> Audit {
-        let acked = self.writes.iter().filter(|w| matches!(w.outcome, Outcome::Acked(_)));
+        let acked = self
+            .writes
+            .iter()
+            .filter(|w| matches!(w.outcome, Outcome::Acked(_)));
         let mut anomalies = Vec::new();
         self.check_acked(&mut anomalies);
         self.check_final_log(&mut anomalies);
@@ -166,13 +182,24 @@ impl History {
         for reader in self.readers.iter().chain([&self.finally]) {
             check_polls(reader, &mut anomalies);
         }
-        Audit { sent: self.writes.len(), acked: acked.count(), found: self.finally.len(), anomalies }
+        Audit {
+            sent: self.writes.len(),
+            acked: acked.count(),
+            found: self.finally.len(),
+            anomalies,
+        }
     }
 
     fn check_acked(&self, anomalies: &mut Vec<Anomaly>) {
-        let log: BTreeMap<_, _> = self.finally.iter().map(|s| ((s.partition, s.offset), s.id)).collect();
+        let log: BTreeMap<_, _> = self
+            .finally
+            .iter()
+            .map(|s| ((s.partition, s.offset), s.id))
+            .collect();
         for write in &self.writes {
-            let Outcome::Acked(offset) = write.outcome else { continue };
+            let Outcome::Acked(offset) = write.outcome else {
+                continue;
+            };
             let later = (write.partition, offset)..=(write.partition, i64::MAX);
             if log.get(&(write.partition, offset)) == Some(&Some(write.id)) {
                 continue;
@@ -209,15 +236,23 @@ impl History {
     fn check_offsets(&self, anomalies: &mut Vec<Anomaly>) {
         let mut observed = BTreeMap::<_, BTreeSet<_>>::new();
         for seen in self.readers.iter().flatten().chain(&self.finally) {
-            observed.entry((seen.partition, seen.offset)).or_default().extend(seen.id);
+            observed
+                .entry((seen.partition, seen.offset))
+                .or_default()
+                .extend(seen.id);
         }
         for write in &self.writes {
             if let Outcome::Acked(offset) = write.outcome {
-                observed.entry((write.partition, offset)).or_default().insert(write.id);
+                observed
+                    .entry((write.partition, offset))
+                    .or_default()
+                    .insert(write.id);
             }
         }
         let different = observed.into_iter().filter(|(_, ids)| ids.len() > 1);
-        anomalies.extend(different.map(|((partition, offset), ids)| Anomaly::InconsistentOffsets(partition, offset, ids)));
+        anomalies.extend(different.map(|((partition, offset), ids)| {
+            Anomaly::InconsistentOffsets(partition, offset, ids)
+        }));
     }
 }
 
@@ -227,7 +262,11 @@ fn check_polls(reader: &[Seen], anomalies: &mut Vec<Anomaly>) {
     for seen in reader {
         let before = position.insert(seen.partition, seen.offset).unwrap_or(-1);
         if seen.offset <= before {
-            anomalies.push(Anomaly::NonmonotonicPoll(seen.partition, before, seen.offset));
+            anomalies.push(Anomaly::NonmonotonicPoll(
+                seen.partition,
+                before,
+                seen.offset,
+            ));
         } else if seen.offset > before + 1 {
             anomalies.push(Anomaly::PollSkip(seen.partition, before, seen.offset));
         }
@@ -243,26 +282,46 @@ mod tests {
     }
 
     fn acked(number: u64, offset: i64) -> Write {
-        Write { id: id(number), partition: 0, outcome: Outcome::Acked(offset) }
+        Write {
+            id: id(number),
+            partition: 0,
+            outcome: Outcome::Acked(offset),
+        }
     }
 
     fn unknown(number: u64) -> Write {
-        Write { id: id(number), partition: 0, outcome: Outcome::Unknown("timed out".into()) }
+        Write {
+            id: id(number),
+            partition: 0,
+            outcome: Outcome::Unknown("timed out".into()),
+        }
     }
 
     fn log(numbers: &[u64]) -> Vec<Seen> {
-        let seen = |(offset, number): (i64, &u64)| Seen { partition: 0, offset, id: Some(id(*number)) };
+        let seen = |(offset, number): (i64, &u64)| Seen {
+            partition: 0,
+            offset,
+            id: Some(id(*number)),
+        };
         (0..).zip(numbers).map(seen).collect()
     }
 
     fn names(history: &History) -> Vec<&'static str> {
-        history.audit().anomalies.iter().map(Anomaly::name).collect()
+        history
+            .audit()
+            .anomalies
+            .iter()
+            .map(Anomaly::name)
+            .collect()
     }
 
     #[test]
     fn a_value_reads_back_whatever_its_padding() {
         for bytes in [0, 100] {
-            assert_eq!(WriteId::from_value(id(77).to_value(bytes).as_bytes()), Some(id(77)));
+            assert_eq!(
+                WriteId::from_value(id(77).to_value(bytes).as_bytes()),
+                Some(id(77))
+            );
         }
         assert_eq!(id(1).to_value(100).len(), 100);
         assert_eq!(WriteId::from_value(b"hello"), None);
@@ -276,21 +335,40 @@ mod tests {
             finally: log(&[0, 2, 3]),
         };
         history.audit().assert_clean();
-        assert_eq!(history.audit().to_string(), "acked 2 of 4 sent, found 3; no anomaly");
+        assert_eq!(
+            history.audit().to_string(),
+            "acked 2 of 4 sent, found 3; no anomaly"
+        );
     }
 
     #[test]
     fn each_anomaly_is_found_and_named() {
         let writes = vec![acked(0, 0), acked(1, 1), acked(2, 2)];
-        let with = |finally: Vec<Seen>| History { writes: writes.clone(), readers: vec![], finally };
-        let read = |reader: Vec<Seen>| History { readers: vec![reader], ..with(log(&[0, 1, 2])) };
+        let with = |finally: Vec<Seen>| History {
+            writes: writes.clone(),
+            readers: vec![],
+            finally,
+        };
+        let read = |reader: Vec<Seen>| History {
+            readers: vec![reader],
+            ..with(log(&[0, 1, 2]))
+        };
 
         assert_eq!(names(&with(log(&[0, 1]))), ["unseen"]);
-        let hole: Vec<_> = log(&[0, 1, 2]).into_iter().filter(|s| s.offset != 1).collect();
+        let hole: Vec<_> = log(&[0, 1, 2])
+            .into_iter()
+            .filter(|s| s.offset != 1)
+            .collect();
         assert_eq!(names(&with(hole)), ["lost-write", "poll-skip"]);
         assert_eq!(
             names(&with(log(&[0, 2, 1]))),
-            ["lost-write", "lost-write", "nonmonotonic-send", "inconsistent-offsets", "inconsistent-offsets"]
+            [
+                "lost-write",
+                "lost-write",
+                "nonmonotonic-send",
+                "inconsistent-offsets",
+                "inconsistent-offsets"
+            ]
         );
         assert_eq!(names(&with(log(&[0, 1, 2, 1]))), ["duplicate"]);
         assert_eq!(names(&with(log(&[0, 1, 2, 9]))), ["unwritten"]);
@@ -298,7 +376,10 @@ mod tests {
         let mut again = log(&[0, 1]);
         again.extend(log(&[0, 1, 2]));
         assert_eq!(names(&read(again)), ["nonmonotonic-poll"]);
-        let skipped: Vec<_> = log(&[0, 1, 2]).into_iter().filter(|s| s.offset != 1).collect();
+        let skipped: Vec<_> = log(&[0, 1, 2])
+            .into_iter()
+            .filter(|s| s.offset != 1)
+            .collect();
         assert_eq!(names(&read(skipped)), ["poll-skip"]);
         assert_eq!(names(&read(log(&[0, 2]))), ["inconsistent-offsets"]);
     }

@@ -16,8 +16,13 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// What every client has in common: it connects again soon after a broker is back, and soon gives up on a silent one.
 pub fn client(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", bootstrap).set("reconnect.backoff.max.ms", "300").set("log_level", "0");
-    config.set("socket.timeout.ms", "3000").set("socket.connection.setup.timeout.ms", "3000");
+    config
+        .set("bootstrap.servers", bootstrap)
+        .set("reconnect.backoff.max.ms", "300")
+        .set("log_level", "0");
+    config
+        .set("socket.timeout.ms", "3000")
+        .set("socket.connection.setup.timeout.ms", "3000");
     config
 }
 
@@ -28,8 +33,14 @@ pub fn client(bootstrap: &str) -> ClientConfig {
 pub fn consumer(bootstrap: &str) -> BaseConsumer {
     let mut config = client(bootstrap);
     // The client library wants a name for the group even where none is joined.
-    config.set("group.id", "none").set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
-    config.set("auto.offset.reset", "error").set("fetch.wait.max.ms", "100").set("check.crcs", "true");
+    config
+        .set("group.id", "none")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false");
+    config
+        .set("auto.offset.reset", "error")
+        .set("fetch.wait.max.ms", "100")
+        .set("check.crcs", "true");
     config.create().expect("the settings are valid")
 }
 
@@ -40,7 +51,8 @@ pub fn consumer(bootstrap: &str) -> BaseConsumer {
 pub fn read_from_start(consumer: &BaseConsumer, topic: &str, partitions: i32) {
     let mut list = TopicPartitionList::new();
     for partition in 0..partitions {
-        list.add_partition_offset(topic, partition, Offset::Beginning).expect("a valid offset");
+        list.add_partition_offset(topic, partition, Offset::Beginning)
+            .expect("a valid offset");
     }
     consumer.assign(&list).expect("assigned");
 }
@@ -78,22 +90,39 @@ fn is_passing(code: RDKafkaErrorCode) -> bool {
 ///
 /// # Panics
 /// When the ends are not known or not reached within `within`.
-pub fn read_all(bootstrap: &str, topic: &str, partitions: i32, within: Duration) -> Vec<OwnedMessage> {
+pub fn read_all(
+    bootstrap: &str,
+    topic: &str,
+    partitions: i32,
+    within: Duration,
+) -> Vec<OwnedMessage> {
     let deadline = Instant::now() + within;
     let consumer = consumer(bootstrap);
-    let mut ends: BTreeMap<i32, i64> =
-        (0..partitions).map(|partition| (partition, end_of(&consumer, topic, partition, deadline))).collect();
+    let mut ends: BTreeMap<i32, i64> = (0..partitions)
+        .map(|partition| (partition, end_of(&consumer, topic, partition, deadline)))
+        .collect();
     ends.retain(|_, end| *end > 0);
     read_from_start(&consumer, topic, partitions);
     let mut records = BTreeMap::<i32, Vec<OwnedMessage>>::new();
     while !ends.is_empty() {
-        assert!(Instant::now() < deadline, "{topic}: not read to the ends {ends:?} within {within:?}");
-        let Some(message) = next(&consumer, Duration::from_millis(100)) else { continue };
+        assert!(
+            Instant::now() < deadline,
+            "{topic}: not read to the ends {ends:?} within {within:?}"
+        );
+        let Some(message) = next(&consumer, Duration::from_millis(100)) else {
+            continue;
+        };
         let partition = message.partition();
-        if ends.get(&partition).is_some_and(|end| message.offset() < *end) {
+        if ends
+            .get(&partition)
+            .is_some_and(|end| message.offset() < *end)
+        {
             records.entry(partition).or_default().push(message.detach());
         }
-        if ends.get(&partition).is_some_and(|end| message.offset() + 1 >= *end) {
+        if ends
+            .get(&partition)
+            .is_some_and(|end| message.offset() + 1 >= *end)
+        {
             ends.remove(&partition);
         }
     }
@@ -104,7 +133,10 @@ fn end_of(consumer: &BaseConsumer, topic: &str, partition: i32, deadline: Instan
     loop {
         match consumer.fetch_watermarks(topic, partition, ANSWER) {
             Ok((_, end)) => return end,
-            Err(error) => assert!(Instant::now() < deadline, "{topic}-{partition}: where it ends is not known: {error}"),
+            Err(error) => assert!(
+                Instant::now() < deadline,
+                "{topic}-{partition}: where it ends is not known: {error}"
+            ),
         }
     }
 }

@@ -80,8 +80,14 @@ struct Shared {
 
 impl Default for Network {
     fn default() -> Self {
-        let shared = Shared { processes: Mutex::default(), faults: watch::Sender::new(Faults::new()) };
-        Self { shared: Arc::new(shared), proxies: Mutex::default() }
+        let shared = Shared {
+            processes: Mutex::default(),
+            faults: watch::Sender::new(Faults::new()),
+        };
+        Self {
+            shared: Arc::new(shared),
+            proxies: Mutex::default(),
+        }
     }
 }
 
@@ -101,13 +107,20 @@ impl Network {
                 while connections.try_join_next().is_some() {}
             }
         };
-        self.proxies.lock().expect("nothing panics under it").spawn(proxy);
+        self.proxies
+            .lock()
+            .expect("nothing panics under it")
+            .spawn(proxy);
         address.to_string()
     }
 
     /// Tells whose process this is from now on.
     pub fn started(&self, node: Node, pid: u32) {
-        let mut processes = self.shared.processes.lock().expect("nothing panics under it");
+        let mut processes = self
+            .shared
+            .processes
+            .lock()
+            .expect("nothing panics under it");
         processes.retain(|_, n| *n != node);
         processes.insert(pid, node);
     }
@@ -129,12 +142,22 @@ impl Network {
 }
 
 /// Carries one connection until an end closes it or it is cut.
-async fn carry(shared: Arc<Shared>, inbound: TcpStream, peer: SocketAddr, to: Node, target: String) {
+async fn carry(
+    shared: Arc<Shared>,
+    inbound: TcpStream,
+    peer: SocketAddr,
+    to: Node,
+    target: String,
+) {
     let Some(from) = owner(&shared, peer).await else {
         // A client of the test, or a process that is gone already: no pair of nodes, so no fault concerns it.
         return join(inbound, &target, None).await;
     };
-    let mut way = Way { from, to, faults: shared.faults.subscribe() };
+    let mut way = Way {
+        from,
+        to,
+        faults: shared.faults.subscribe(),
+    };
     let mut carried = way.clone();
     tokio::select! {
         () = way.cut() => {}
@@ -146,7 +169,9 @@ async fn carry(shared: Arc<Shared>, inbound: TcpStream, peer: SocketAddr, to: No
 }
 
 async fn join(inbound: TcpStream, target: &str, way: Option<Way>) {
-    let Ok(outbound) = TcpStream::connect(target).await else { return };
+    let Ok(outbound) = TcpStream::connect(target).await else {
+        return;
+    };
     let _ = (inbound.set_nodelay(true), outbound.set_nodelay(true));
     let (from_client, to_client) = inbound.into_split();
     let (from_server, to_server) = outbound.into_split();
@@ -157,7 +182,11 @@ async fn join(inbound: TcpStream, target: &str, way: Option<Way>) {
     }
 }
 
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: Option<Way>) -> io::Result<()> {
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut way: Option<Way>,
+) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
         let read = from.read(&mut chunk).await?;
@@ -192,7 +221,11 @@ impl Way {
 
     async fn wait_for(&mut self, mut wanted: impl FnMut(Option<Fault>) -> bool) {
         let pair = (self.from, self.to);
-        let ended = self.faults.wait_for(|faults| wanted(faults.get(&pair).copied())).await.is_err();
+        let ended = self
+            .faults
+            .wait_for(|faults| wanted(faults.get(&pair).copied()))
+            .await
+            .is_err();
         if ended {
             std::future::pending().await // the network is going away and takes this task with it
         }
@@ -202,9 +235,16 @@ impl Way {
 /// The node whose process holds the other end of a connection.
 async fn owner(shared: &Shared, peer: SocketAddr) -> Option<Node> {
     for _ in 0..OWNER_TRIES {
-        let processes = shared.processes.lock().expect("nothing panics under it").clone();
+        let processes = shared
+            .processes
+            .lock()
+            .expect("nothing panics under it")
+            .clone();
         let found = socket_of(peer).and_then(|socket| {
-            processes.iter().find(|(pid, _)| holds(**pid, &socket)).map(|(_, node)| *node)
+            processes
+                .iter()
+                .find(|(pid, _)| holds(**pid, &socket))
+                .map(|(_, node)| *node)
         });
         if found.is_some() {
             return found;
@@ -216,8 +256,14 @@ async fn owner(shared: &Shared, peer: SocketAddr) -> Option<Node> {
 
 /// The kernel's name of the socket bound to this local address.
 fn socket_of(local: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(local) = local else { return None };
-    let wanted = format!("{:08X}:{:04X}", u32::from(*local.ip()).swap_bytes(), local.port());
+    let SocketAddr::V4(local) = local else {
+        return None;
+    };
+    let wanted = format!(
+        "{:08X}:{:04X}",
+        u32::from(*local.ip()).swap_bytes(),
+        local.port()
+    );
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let inode = table.lines().skip(1).find_map(|line| {
         let mut fields = line.split_whitespace();
@@ -227,8 +273,13 @@ fn socket_of(local: SocketAddr) -> Option<String> {
 }
 
 fn holds(pid: u32, socket: &str) -> bool {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|link| link.as_os_str() == socket)
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    files
+        .filter_map(|file| std::fs::read_link(file.path()).ok())
+        .any(|link| link.as_os_str() == socket)
 }
 
 #[cfg(test)]
@@ -286,7 +337,10 @@ mod tests {
         let waited = tokio::time::timeout(Duration::from_millis(50), echoes(&mut connection)).await;
         assert!(waited.is_err() && start.elapsed() >= Duration::from_millis(50));
         network.heal();
-        connection.read_exact(&mut [0]).await.expect("the byte sent before");
+        connection
+            .read_exact(&mut [0])
+            .await
+            .expect("the byte sent before");
     }
 
     #[tokio::test]

@@ -32,7 +32,10 @@ impl Port {
     fn try_reserve(number: u16) -> Option<Self> {
         let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         let _free = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-        Some(Self { number, _reservation: reservation })
+        Some(Self {
+            number,
+            _reservation: reservation,
+        })
     }
 
     /// Its number.

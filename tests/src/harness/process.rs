@@ -34,10 +34,16 @@ impl Process {
     /// When it cannot be started.
     pub fn start(name: &str, mut command: Command, log: &Path) -> Self {
         let output = append_to(log).and_then(|out| Ok((out.try_clone()?, out)));
-        let (out, err) = output.unwrap_or_else(|e| panic!("{} cannot be written: {e}", log.display()));
+        let (out, err) =
+            output.unwrap_or_else(|e| panic!("{} cannot be written: {e}", log.display()));
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         let child = spawn(command).unwrap_or_else(|e| panic!("{name} cannot be started: {e}"));
-        Self { name: name.to_owned(), child, ended: None, paused: false }
+        Self {
+            name: name.to_owned(),
+            child,
+            ended: None,
+            paused: false,
+        }
     }
 
     /// Its process id.
@@ -99,9 +105,11 @@ impl Process {
 
     /// Resident memory in bytes; 0 when it is gone.
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-        let kilobytes: Option<u64> = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse().ok());
+        let kilobytes: Option<u64> =
+            line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse().ok());
         kilobytes.unwrap_or(0) * 1024
     }
 
@@ -157,7 +165,9 @@ static SPAWNER: LazyLock<mpsc::Sender<Request>> = LazyLock::new(|| {
 
 fn spawn(command: Command) -> io::Result<Child> {
     let (reply, child) = mpsc::sync_channel(1);
-    SPAWNER.send((command, reply)).expect("the thread never ends");
+    SPAWNER
+        .send((command, reply))
+        .expect("the thread never ends");
     child.recv().expect("the thread always answers")
 }
 
@@ -177,7 +187,9 @@ mod tests {
         let log = dir.path().join("out");
         let mut process = shell("echo hello; exec sleep 600", &log);
         until("its output", Duration::from_secs(10), || {
-            (tail(&log) == "hello").then_some(()).ok_or_else(|| tail(&log))
+            (tail(&log) == "hello")
+                .then_some(())
+                .ok_or_else(|| tail(&log))
         })
         .await;
         assert!(process.is_running());

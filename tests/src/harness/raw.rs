@@ -34,7 +34,9 @@ pub fn batch(producer: Option<(ProducerId, i32)>, values: &[&str]) -> Bytes {
 
 /// Milliseconds since 1970.
 pub fn now() -> Millis {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
     i64::try_from(now.as_millis()).expect("before the year 292 million")
 }
 
@@ -44,8 +46,14 @@ impl Cluster {
     /// # Panics
     /// When none is given.
     pub async fn producer_id(&self, node: Node) -> ProducerId {
-        let mut log = Connections::default().log(&self.grpc_address(node)).expect("an address");
-        let answer = log.init_producer_id(InitProducerIdRequest {}).await.expect("an answer").into_inner();
+        let mut log = Connections::default()
+            .log(&self.grpc_address(node))
+            .expect("an address");
+        let answer = log
+            .init_producer_id(InitProducerIdRequest {})
+            .await
+            .expect("an answer")
+            .into_inner();
         assert_eq!(answer.error, 0, "{answer:?}");
         ProducerId(answer.producer_id)
     }
@@ -61,8 +69,16 @@ impl Cluster {
         acks: i32,
         batch: Bytes,
     ) -> Result<ProduceResponse, String> {
-        let request = ProduceRequest { topic: topic.into(), partition, acks, timeout_ms: 2_000, batch };
-        let mut log = Connections::default().log(&self.grpc_address(node)).expect("an address");
+        let request = ProduceRequest {
+            topic: topic.into(),
+            partition,
+            acks,
+            timeout_ms: 2_000,
+            batch,
+        };
+        let mut log = Connections::default()
+            .log(&self.grpc_address(node))
+            .expect("an address");
         let exchange = async {
             let mut answers = log.produce(stream::iter([request])).await?.into_inner();
             answers.message().await
@@ -77,13 +93,26 @@ impl Cluster {
     ///
     /// # Panics
     /// When the answer stays retriable, or none comes.
-    pub async fn produce(&self, node: Node, partition: (&str, i32), acks: i32, batch: Bytes) -> ProduceResponse {
+    pub async fn produce(
+        &self,
+        node: Node,
+        partition: (&str, i32),
+        acks: i32,
+        batch: Bytes,
+    ) -> ProduceResponse {
         let passing = [ErrorCode::NotLeaderOrFollower, ErrorCode::NotEnoughReplicas];
         let passing = passing.map(|code| i32::from(code.code()));
-        let answer = poll(PATIENCE, async || match self.try_produce(node, partition, acks, batch.clone()).await? {
-            answer if passing.contains(&answer.error) => Err(format!("{answer:?}")),
-            answer => Ok(answer),
+        let answer = poll(PATIENCE, async || {
+            match self
+                .try_produce(node, partition, acks, batch.clone())
+                .await?
+            {
+                answer if passing.contains(&answer.error) => Err(format!("{answer:?}")),
+                answer => Ok(answer),
+            }
         });
-        answer.await.unwrap_or_else(|seen| panic!("{node} did not take a batch: {seen}"))
+        answer
+            .await
+            .unwrap_or_else(|seen| panic!("{node} did not take a batch: {seen}"))
     }
 }

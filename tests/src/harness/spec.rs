@@ -59,8 +59,11 @@ impl Spec {
     /// A topic with three replicas, two of which must be in sync, and these configuration values.
     #[must_use]
     pub fn topic(mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Self {
-        let topic = NewTopic::new(name, partitions, self.brokers.min(3)).config("min.insync.replicas", "2");
-        let topic = configs.iter().fold(topic, |topic, (key, value)| topic.config(*key, *value));
+        let topic =
+            NewTopic::new(name, partitions, self.brokers.min(3)).config("min.insync.replicas", "2");
+        let topic = configs
+            .iter()
+            .fold(topic, |topic, (key, value)| topic.config(*key, *value));
         self.topics.push(topic);
         self
     }

@@ -38,10 +38,20 @@ impl Timeline {
 
     /// Adds what the test did.
     pub fn note(&self, text: String) {
-        let unix_micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+        let unix_micros = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_micros() as i64);
         let kind = Some(Kind::Note(Note { text }));
-        let event = Event { sequence: 0, unix_micros, node: "test".into(), kind };
-        self.events.lock().expect("nothing panics under it").push(event);
+        let event = Event {
+            sequence: 0,
+            unix_micros,
+            node: "test".into(),
+            kind,
+        };
+        self.events
+            .lock()
+            .expect("nothing panics under it")
+            .push(event);
     }
 
     /// Everything so far, oldest first.
@@ -55,8 +65,18 @@ impl Timeline {
     ///
     /// # Panics
     /// When there is none within that time.
-    pub async fn find<T>(&self, what: &str, within: Duration, mut look: impl FnMut(&Event) -> Option<T>) -> T {
-        let mut find = || self.events().iter().find_map(&mut look).ok_or("no such event");
+    pub async fn find<T>(
+        &self,
+        what: &str,
+        within: Duration,
+        mut look: impl FnMut(&Event) -> Option<T>,
+    ) -> T {
+        let mut find = || {
+            self.events()
+                .iter()
+                .find_map(&mut look)
+                .ok_or("no such event")
+        };
         until(what, within, &mut find).await
     }
 
@@ -65,7 +85,10 @@ impl Timeline {
         let events = self.events();
         let start_ms = events.first().map_or(0, |e| e.unix_micros / 1000);
         let lines = Teller::new().tell(&events);
-        lines.iter().map(|line| format!("{:>6} ms {line}\n", line.unix_ms - start_ms)).collect()
+        lines
+            .iter()
+            .map(|line| format!("{:>6} ms {line}\n", line.unix_ms - start_ms))
+            .collect()
     }
 }
 

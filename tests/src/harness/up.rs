@@ -27,8 +27,16 @@ impl Up {
     /// # Panics
     /// When it does not.
     pub async fn start(binary: &str, arguments: &[&str]) -> Self {
-        let dir = tempfile::Builder::new().prefix("epoka-up-").tempdir().expect("a temporary directory");
-        let mut up = Self { binary: binary.into(), dir, process: None, bootstrap: String::new() };
+        let dir = tempfile::Builder::new()
+            .prefix("epoka-up-")
+            .tempdir()
+            .expect("a temporary directory");
+        let mut up = Self {
+            binary: binary.into(),
+            dir,
+            process: None,
+            bootstrap: String::new(),
+        };
         up.again(arguments).await;
         up
     }
@@ -42,16 +50,28 @@ impl Up {
         let output = self.dir.path().join("up.out");
         let _none_before = std::fs::remove_file(&output);
         let mut command = Command::new(&self.binary);
-        command.args(["up", "--port", "0"]).args(arguments).current_dir(self.dir.path());
+        command
+            .args(["up", "--port", "0"])
+            .args(arguments)
+            .current_dir(self.dir.path());
         let process = self.process.insert(Process::start("up", command, &output));
         let ready = until("`up` to be ready", PATIENCE, || {
             let text = std::fs::read_to_string(&output).unwrap_or_default();
-            let line = text.lines().find(|l| l.starts_with("ready in ")).map(str::to_owned);
-            assert!(line.is_some() || process.ended().is_none(), "`up` has ended: {text}");
+            let line = text
+                .lines()
+                .find(|l| l.starts_with("ready in "))
+                .map(str::to_owned);
+            assert!(
+                line.is_some() || process.ended().is_none(),
+                "`up` has ended: {text}"
+            );
             line.ok_or(text)
         })
         .await;
-        let servers = ready.split("bootstrap ").nth(1).expect("the line names the bootstrap servers");
+        let servers = ready
+            .split("bootstrap ")
+            .nth(1)
+            .expect("the line names the bootstrap servers");
         self.bootstrap = servers.trim().to_owned();
     }
 
@@ -135,8 +155,13 @@ impl Drop for Up {
 /// When it does not end in time.
 pub async fn run(binary: &str, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(binary);
-    command.args(arguments).current_dir(dir).stdin(std::process::Stdio::null()).kill_on_drop(true);
+    command
+        .args(arguments)
+        .current_dir(dir)
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true);
     let output = tokio::time::timeout(PATIENCE, command.output()).await;
-    let output = output.unwrap_or_else(|_| panic!("epoka {arguments:?} did not end within {PATIENCE:?}"));
+    let output =
+        output.unwrap_or_else(|_| panic!("epoka {arguments:?} did not end within {PATIENCE:?}"));
     output.expect("the program exists")
 }

@@ -11,7 +11,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// After `within`: what the last look saw instead.
-pub async fn poll<T, E>(within: Duration, mut look: impl AsyncFnMut() -> Result<T, E>) -> Result<T, E> {
+pub async fn poll<T, E>(
+    within: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, E>,
+) -> Result<T, E> {
     let deadline = Instant::now() + within;
     loop {
         match look().await {
@@ -26,7 +29,11 @@ pub async fn poll<T, E>(within: Duration, mut look: impl AsyncFnMut() -> Result<
 ///
 /// # Panics
 /// After `within`, naming what was waited for and what was seen instead.
-pub async fn until<T, E: Debug>(what: &str, within: Duration, mut look: impl FnMut() -> Result<T, E>) -> T {
+pub async fn until<T, E: Debug>(
+    what: &str,
+    within: Duration,
+    mut look: impl FnMut() -> Result<T, E>,
+) -> T {
     let found = poll(within, async || look()).await;
     found.unwrap_or_else(|seen| panic!("waited {within:?} for {what}; last seen: {seen:?}"))
 }

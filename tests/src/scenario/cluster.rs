@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use epoka_broker::replica::{
-    Acks, Answer, ClientBatch, Effect, Event, FetchAnswer, IsrAnswer, ReadAnswer, ReadRequest, Reader, Replica, ReplyId, Sequence,
-    Settings,
+    Acks, Answer, ClientBatch, Effect, Event, FetchAnswer, IsrAnswer, ReadAnswer, ReadRequest,
+    Reader, Replica, ReplyId, Sequence, Settings,
 };
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, LeaderEpoch, Millis, Offset, PartitionEpoch};
@@ -86,7 +86,10 @@ impl<'a> Words<'a> {
     }
 
     fn word(&self, at: usize) -> Outcome<&'a str> {
-        self.plain.get(at).copied().ok_or_else(|| format!("'{}' needs another word", self.name))
+        self.plain
+            .get(at)
+            .copied()
+            .ok_or_else(|| format!("'{}' needs another word", self.name))
     }
 
     fn broker(&self) -> Outcome<BrokerId> {
@@ -98,20 +101,29 @@ impl<'a> Words<'a> {
     }
 
     fn brokers(&self, key: &str) -> Outcome<Option<Vec<BrokerId>>> {
-        let brokers = |v: &&str| v.split(',').filter(|b| *b != "-").map(|b| number(b).map(BrokerId)).collect();
+        let brokers = |v: &&str| {
+            v.split(',')
+                .filter(|b| *b != "-")
+                .map(|b| number(b).map(BrokerId))
+                .collect()
+        };
         self.named.get(key).map(brokers).transpose()
     }
 }
 
 fn number<T: TryFrom<i64>>(word: &str) -> Outcome<T> {
-    let number: i64 = word.parse().map_err(|_| format!("'{word}' is not a number"))?;
+    let number: i64 = word
+        .parse()
+        .map_err(|_| format!("'{word}' is not a number"))?;
     T::try_from(number).map_err(|_| format!("'{word}' is out of range"))
 }
 
 /// Entries such as `1@0,3@2`: a number at an offset.
 fn entries(word: &str) -> Outcome<Vec<(i32, i64)>> {
     let entry = |e: &str| {
-        let (epoch, start) = e.split_once('@').ok_or_else(|| format!("'{e}' is not epoch@offset"))?;
+        let (epoch, start) = e
+            .split_once('@')
+            .ok_or_else(|| format!("'{e}' is not epoch@offset"))?;
         Ok((number(epoch)?, number(start)?))
     };
     word.split(',').map(entry).collect()
@@ -164,7 +176,12 @@ impl Node {
 
     /// A new process over the disk.
     fn start(&mut self, id: BrokerId) {
-        self.replica = Some(Replica::new(id, Settings::default(), self.log.state(), self.high_watermark));
+        self.replica = Some(Replica::new(
+            id,
+            Settings::default(),
+            self.log.state(),
+            self.high_watermark,
+        ));
         (self.follows, self.ask, self.bounds) = (None, None, None);
     }
 }
@@ -180,15 +197,24 @@ impl Cluster {
     }
 
     fn node(&mut self, id: BrokerId) -> Outcome<&mut Node> {
-        self.nodes.get_mut(&id).ok_or_else(|| format!("there is no broker {id}"))
+        self.nodes
+            .get_mut(&id)
+            .ok_or_else(|| format!("there is no broker {id}"))
     }
 
     fn replica(&mut self, id: BrokerId) -> Outcome<&mut Replica> {
-        self.node(id)?.replica.as_mut().ok_or_else(|| format!("broker {id} is down"))
+        self.node(id)?
+            .replica
+            .as_mut()
+            .ok_or_else(|| format!("broker {id} is down"))
     }
 
     fn running(&self) -> Vec<BrokerId> {
-        self.nodes.iter().filter(|(_, n)| n.replica.is_some()).map(|(&id, _)| id).collect()
+        self.nodes
+            .iter()
+            .filter(|(_, n)| n.replica.is_some())
+            .map(|(&id, _)| id)
+            .collect()
     }
 
     /// Carries out a command.
@@ -239,8 +265,11 @@ impl Cluster {
             }
             "state" => self.state(&words),
             "contents" => {
-                let lines: Vec<_> =
-                    self.nodes.iter().map(|(id, n)| format!("{id} {}", show::batches(n.log.batches()))).collect();
+                let lines: Vec<_> = self
+                    .nodes
+                    .iter()
+                    .map(|(id, n)| format!("{id} {}", show::batches(n.log.batches())))
+                    .collect();
                 lines.iter().for_each(|line| self.say(line));
                 Ok(())
             }
@@ -261,7 +290,10 @@ impl Cluster {
                 let (line, log) = (words.expect("told"), node.log.state());
                 let line = format!("{id} {line} -> {}", show::log(&node.log));
                 let mut out = Vec::new();
-                node.replica.as_mut().expect("it stepped").step(Event::LogChanged { log, now }, &mut out);
+                node.replica
+                    .as_mut()
+                    .expect("it stepped")
+                    .step(Event::LogChanged { log, now }, &mut out);
                 effects.extend(out);
                 self.say(line);
                 continue;
@@ -279,16 +311,39 @@ impl Cluster {
         match effect {
             Effect::Follow { leader } => node.follows = Some(leader),
             Effect::Unfollow => node.follows = None,
-            Effect::AskBounds { leader, leader_epoch } => node.bounds = Some((leader, leader_epoch)),
-            Effect::AskIsr { leader_epoch, partition_epoch, isr, .. } => {
+            Effect::AskBounds {
+                leader,
+                leader_epoch,
+            } => node.bounds = Some((leader, leader_epoch)),
+            Effect::AskIsr {
+                leader_epoch,
+                partition_epoch,
+                isr,
+                ..
+            } => {
                 let isr = isr.into_iter().map(|(b, _)| b).collect();
-                let again = node.ask.take().filter(|a| a.partition_epoch == partition_epoch && a.isr == isr);
+                let again = node
+                    .ask
+                    .take()
+                    .filter(|a| a.partition_epoch == partition_epoch && a.isr == isr);
                 let committed = again.is_some_and(|a| a.committed);
-                node.ask = Some(Ask { leader_epoch, partition_epoch, isr, committed });
+                node.ask = Some(Ask {
+                    leader_epoch,
+                    partition_epoch,
+                    isr,
+                    committed,
+                });
             }
-            Effect::Reply { answer: Answer::Read(answer), .. } => node.read = Some(answer),
-            Effect::Reply { to, answer: Answer::Produced(outcome) } => {
-                let outcome = outcome.map_or_else(|e| e.to_string(), |p| format!("ok at {}", p.base_offset));
+            Effect::Reply {
+                answer: Answer::Read(answer),
+                ..
+            } => node.read = Some(answer),
+            Effect::Reply {
+                to,
+                answer: Answer::Produced(outcome),
+            } => {
+                let outcome =
+                    outcome.map_or_else(|e| e.to_string(), |p| format!("ok at {}", p.base_offset));
                 self.say(format!("{id} answers p{}: {outcome}", to.0));
             }
             _ => {}
@@ -305,7 +360,8 @@ impl Cluster {
         let mut log = ModelLog::default();
         let like = words.brokers("like")?.and_then(|b| b.first().copied());
         let only = words.number("only")?.unwrap_or(i64::MAX);
-        let mut other: Vec<Batch> = like.map_or_else(Vec::new, |b| self.nodes[&b].log.batches().to_vec());
+        let mut other: Vec<Batch> =
+            like.map_or_else(Vec::new, |b| self.nodes[&b].log.batches().to_vec());
         other.retain(|b| b.end.0 <= only);
         for (i, &(epoch, start)) in epochs.iter().enumerate() {
             let (epoch, start) = (LeaderEpoch(epoch), Offset(start));
@@ -313,7 +369,12 @@ impl Cluster {
             let until = epochs.get(i + 1).map_or(end, |next| next.1);
             while log.end().0 < until {
                 let base = log.end();
-                let mut batch = Batch { base, end: Offset(until.min(base.0 + step)), epoch, payload: 0 };
+                let mut batch = Batch {
+                    base,
+                    end: Offset(until.min(base.0 + step)),
+                    epoch,
+                    payload: 0,
+                };
                 // The same offset in the same epoch is the same batch (I-4).
                 match other.iter().find(|b| (b.base, b.epoch) == (base, epoch)) {
                     Some(same) => batch = *same,
@@ -330,7 +391,11 @@ impl Cluster {
         let node = self.node(id)?;
         (node.log, node.high_watermark) = (log, high_watermark);
         node.start(id);
-        let line = format!("{id} {}: {}", show::log(&node.log), show::batches(node.log.batches()));
+        let line = format!(
+            "{id} {}: {}",
+            show::log(&node.log),
+            show::batches(node.log.batches())
+        );
         self.say(line);
         Ok(())
     }
@@ -346,7 +411,9 @@ impl Cluster {
         a.leader_epoch = words.number("epoch")?.map_or(a.leader_epoch, LeaderEpoch);
         a.partition_epoch.0 += 1;
         a.isr = words.brokers("isr")?.unwrap_or_else(|| a.isr.clone());
-        a.replicas = words.brokers("replicas")?.unwrap_or_else(|| a.replicas.clone());
+        a.replicas = words
+            .brokers("replicas")?
+            .unwrap_or_else(|| a.replicas.clone());
         a.min_isr = words.number("min_isr")?.unwrap_or(a.min_isr);
         let to = words.brokers("to")?.unwrap_or_else(|| self.running());
         self.tell(to)
@@ -356,7 +423,14 @@ impl Cluster {
     fn tell(&mut self, to: Vec<BrokerId>) -> Outcome {
         for id in to {
             let (assignment, eligible) = (Arc::new(self.assignment.clone()), self.eligible.clone());
-            self.step(id, Event::Assigned { assignment, eligible, now: self.now })?;
+            self.step(
+                id,
+                Event::Assigned {
+                    assignment,
+                    eligible,
+                    now: self.now,
+                },
+            )?;
         }
         Ok(())
     }
@@ -371,7 +445,13 @@ impl Cluster {
         }
         for id in words.brokers("to")?.unwrap_or_else(|| self.running()) {
             let brokers = self.eligible.clone();
-            self.step(id, Event::Eligible { brokers, now: self.now })?;
+            self.step(
+                id,
+                Event::Eligible {
+                    brokers,
+                    now: self.now,
+                },
+            )?;
         }
         Ok(())
     }
@@ -395,15 +475,40 @@ impl Cluster {
             }
             None => None,
         };
-        let sequence = original.map_or(Sequence::Next, |b| Sequence::Duplicate { base: b.base, end: b.end });
-        let batch = ClientBatch { bytes: client_batch(payload, records), records, sequence };
+        let sequence = original.map_or(Sequence::Next, |b| Sequence::Duplicate {
+            base: b.base,
+            end: b.end,
+        });
+        let batch = ClientBatch {
+            bytes: client_batch(payload, records),
+            records,
+            sequence,
+        };
         let deadline = self.now + words.number("timeout")?.unwrap_or(60_000);
-        self.step(id, Event::Produce { reply: ReplyId(payload), acks, batch, deadline, now: self.now })
+        self.step(
+            id,
+            Event::Produce {
+                reply: ReplyId(payload),
+                acks,
+                batch,
+                deadline,
+                now: self.now,
+            },
+        )
     }
 
     /// A read of a replica, and the batches it may take (`max` at most).
-    fn ask(&mut self, of: BrokerId, request: &ReadRequest, max: usize) -> Outcome<(Result<ReadAnswer, ErrorCode>, Vec<Batch>)> {
-        let event = Event::Read { reply: READ, request: request.clone(), now: self.now };
+    fn ask(
+        &mut self,
+        of: BrokerId,
+        request: &ReadRequest,
+        max: usize,
+    ) -> Outcome<(Result<ReadAnswer, ErrorCode>, Vec<Batch>)> {
+        let event = Event::Read {
+            reply: READ,
+            request: request.clone(),
+            now: self.now,
+        };
         self.step(of, event)?;
         let node = self.node(of)?;
         let answer = node.read.take().expect("a read is answered in its step");
@@ -424,7 +529,10 @@ impl Cluster {
         };
         self.now = self.now.max(position.not_before);
         let request = ReadRequest {
-            reader: Reader::Follower { broker: id, epoch: self.node(id)?.epoch },
+            reader: Reader::Follower {
+                broker: id,
+                epoch: self.node(id)?.epoch,
+            },
             current_leader_epoch: Some(position.leader_epoch),
             offset: position.offset,
             last_fetched_epoch: position.last_fetched_epoch,
@@ -450,8 +558,15 @@ impl Cluster {
             };
             (answer, sent)
         };
-        self.say(format!("{leader} -> {id}: {}", show::fetch_answer(&answer, &sent)));
-        let held = Held { to: id, request, answer };
+        self.say(format!(
+            "{leader} -> {id}: {}",
+            show::fetch_answer(&answer, &sent)
+        ));
+        let held = Held {
+            to: id,
+            request,
+            answer,
+        };
         if let Some(name) = words.named.get("hold") {
             self.held.insert((*name).to_owned(), held);
             return Ok(());
@@ -462,7 +577,14 @@ impl Cluster {
         self.arrive(held)
     }
 
-    fn arrive(&mut self, Held { to, request, answer }: Held) -> Outcome {
+    fn arrive(
+        &mut self,
+        Held {
+            to,
+            request,
+            answer,
+        }: Held,
+    ) -> Outcome {
         let event = Event::Fetched {
             leader_epoch: request.current_leader_epoch.expect("followers state it"),
             fetch_offset: request.offset,
@@ -475,7 +597,10 @@ impl Cluster {
 
     fn deliver(&mut self, words: &Words<'_>) -> Outcome {
         let name = words.word(0)?;
-        let held = self.held.remove(name).ok_or_else(|| format!("no answer '{name}' is held"))?;
+        let held = self
+            .held
+            .remove(name)
+            .ok_or_else(|| format!("no answer '{name}' is held"))?;
         self.arrive(held)
     }
 
@@ -483,12 +608,18 @@ impl Cluster {
     /// position, or `diverging=1@4`, or an error's name.
     fn answer(&mut self, words: &Words<'_>) -> Outcome {
         let id = words.broker()?;
-        let position = self.replica(id)?.fetch_position().ok_or("it does not fetch now")?;
+        let position = self
+            .replica(id)?
+            .fetch_position()
+            .ok_or("it does not fetch now")?;
         let answer = if let Some(error) = words.plain.get(1) {
             FetchAnswer::Refused(error_named(error)?)
         } else if let Some(end) = words.named.get("diverging") {
             let (epoch, end) = entries(end)?[0];
-            let end = epoka_proto::epochs::EpochEnd { epoch: LeaderEpoch(epoch), end: Offset(end) };
+            let end = epoka_proto::epochs::EpochEnd {
+                epoch: LeaderEpoch(epoch),
+                end: Offset(end),
+            };
             FetchAnswer::Diverging(end)
         } else {
             let batch = |(epoch, base): (i32, i64)| Batch {
@@ -497,11 +628,18 @@ impl Cluster {
                 epoch: LeaderEpoch(epoch),
                 payload: FIRST_OLD - 1,
             };
-            let batches: Vec<Batch> =
-                entries(words.named.get("batches").ok_or("which batches?")?)?.into_iter().map(batch).collect();
+            let batches: Vec<Batch> = entries(words.named.get("batches").ok_or("which batches?")?)?
+                .into_iter()
+                .map(batch)
+                .collect();
             let (batches, bytes) = encode(&batches);
             let high_watermark = Offset(words.number("hw")?.unwrap_or(0));
-            FetchAnswer::Data { high_watermark, log_start: Offset(0), batches, bytes }
+            FetchAnswer::Data {
+                high_watermark,
+                log_start: Offset(0),
+                batches,
+                bytes,
+            }
         };
         let request = ReadRequest {
             reader: Reader::Consumer,
@@ -510,18 +648,35 @@ impl Cluster {
             last_fetched_epoch: position.last_fetched_epoch,
             again: false,
         };
-        self.arrive(Held { to: id, request, answer })
+        self.arrive(Held {
+            to: id,
+            request,
+            answer,
+        })
     }
 
     /// `bounds 2`: the leader answers what a follower asked of its bounds.
     fn bounds(&mut self, words: &Words<'_>) -> Outcome {
         let id = words.broker()?;
-        let (leader, leader_epoch) = self.node(id)?.bounds.take().ok_or("no bounds were asked for")?;
+        let (leader, leader_epoch) = self
+            .node(id)?
+            .bounds
+            .take()
+            .ok_or("no bounds were asked for")?;
         let replica = self.replica(leader)?;
-        let answer = replica.check_leader(Some(leader_epoch)).map(|_| (replica.log().start, replica.log().end));
+        let answer = replica
+            .check_leader(Some(leader_epoch))
+            .map(|_| (replica.log().start, replica.log().end));
         let line = answer.map_or_else(|e| e.to_string(), |(start, end)| format!("{start}..{end}"));
         self.say(format!("{leader} -> {id}: {line}"));
-        self.step(id, Event::Bounds { leader_epoch, answer, now: self.now })
+        self.step(
+            id,
+            Event::Bounds {
+                leader_epoch,
+                answer,
+                now: self.now,
+            },
+        )
     }
 
     /// `read 1 offset=3 last=2 epoch=4`: a consumer's read; `follower=2` reads as that follower, whatever it is doing
@@ -531,7 +686,10 @@ impl Cluster {
         let reader = match words.number("follower")?.map(BrokerId) {
             Some(broker) => {
                 let epoch = self.node(broker)?.epoch;
-                Reader::Follower { broker, epoch: words.number("life")?.map_or(epoch, BrokerEpoch) }
+                Reader::Follower {
+                    broker,
+                    epoch: words.number("life")?.map_or(epoch, BrokerEpoch),
+                }
             }
             None => Reader::Consumer,
         };
@@ -543,7 +701,10 @@ impl Cluster {
             again: false,
         };
         let (answer, sent) = self.ask(id, &request, 100)?;
-        self.say(format!("{id} answers: {}", show::read_answer(&answer, &sent)));
+        self.say(format!(
+            "{id} answers: {}",
+            show::read_answer(&answer, &sent)
+        ));
         Ok(())
     }
 
@@ -555,7 +716,10 @@ impl Cluster {
             self.assignment.isr = isr;
             self.assignment.partition_epoch.0 += 1;
         }
-        let (isr, epoch) = (show::list(&self.assignment.isr), self.assignment.partition_epoch);
+        let (isr, epoch) = (
+            show::list(&self.assignment.isr),
+            self.assignment.partition_epoch,
+        );
         self.say(format!("controller: isr {isr}, partition epoch {epoch}"));
         Ok(())
     }
@@ -578,7 +742,15 @@ impl Cluster {
         };
         let ask = self.node(id)?.ask.clone().ok_or("nothing was proposed")?;
         let (leader_epoch, partition_epoch) = (ask.leader_epoch, ask.partition_epoch);
-        self.step(id, Event::Isr { leader_epoch, partition_epoch, answer, now: self.now })
+        self.step(
+            id,
+            Event::Isr {
+                leader_epoch,
+                partition_epoch,
+                answer,
+                now: self.now,
+            },
+        )
     }
 
     /// `delete-records 1 to=2`: retention, at a leader.
@@ -621,8 +793,17 @@ impl Cluster {
         let node = self.node(id)?;
         node.epoch = epoch.map_or(BrokerEpoch(node.epoch.0 + 1), BrokerEpoch);
         node.start(id);
-        let (epoch, watermark) = (node.epoch, node.replica.as_ref().expect("just started").high_watermark());
-        let line = format!("{id} runs in life {epoch}, {}, hw {watermark}", show::log(&node.log));
+        let (epoch, watermark) = (
+            node.epoch,
+            node.replica
+                .as_ref()
+                .expect("just started")
+                .high_watermark(),
+        );
+        let line = format!(
+            "{id} runs in life {epoch}, {}, hw {watermark}",
+            show::log(&node.log)
+        );
         self.eligible.insert(id, epoch);
         self.say(line);
         Ok(())
@@ -639,8 +820,15 @@ impl Cluster {
     }
 
     fn state(&mut self, words: &Words<'_>) -> Outcome {
-        let only = words.plain.iter().map(|w| number(w).map(BrokerId)).collect::<Outcome<Vec<_>>>()?;
-        let shown = self.nodes.iter().filter(|(id, _)| only.is_empty() || only.contains(id));
+        let only = words
+            .plain
+            .iter()
+            .map(|w| number(w).map(BrokerId))
+            .collect::<Outcome<Vec<_>>>()?;
+        let shown = self
+            .nodes
+            .iter()
+            .filter(|(id, _)| only.is_empty() || only.contains(id));
         let lines: Vec<_> = shown
             .map(|(&id, node)| match &node.replica {
                 Some(replica) => show::replica(id, replica, node.follows, &node.log),
@@ -654,5 +842,7 @@ impl Cluster {
 
 fn error_named(name: &str) -> Outcome<ErrorCode> {
     let found = ErrorCode::ALL.iter().find(|e| e.name() == name);
-    found.copied().ok_or_else(|| format!("there is no error '{name}'"))
+    found
+        .copied()
+        .ok_or_else(|| format!("there is no error '{name}'"))
 }

@@ -76,7 +76,9 @@ fn failed(written: &str, command: &str, why: &str) -> String {
 fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(text) => *text,
-        Err(panic) => panic.downcast::<&str>().map_or_else(|_| "a panic".into(), |text| (*text).into()),
+        Err(panic) => panic
+            .downcast::<&str>()
+            .map_or_else(|_| "a panic".into(), |text| (*text).into()),
     }
 }
 
@@ -92,7 +94,9 @@ pub fn difference(expected: &str, got: &str) -> Option<String> {
         }
         if want.map(str::trim_end) != have {
             let (want, have) = (want.unwrap_or("(the end)"), have.unwrap_or("(the end)"));
-            return Some(format!("line {number}, after '{command}'\n  expected: {want}\n  got:      {have}"));
+            return Some(format!(
+                "line {number}, after '{command}'\n  expected: {want}\n  got:      {have}"
+            ));
         }
         let line = want.unwrap_or_default();
         match line.trim() {
