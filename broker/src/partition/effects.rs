@@ -9,7 +9,7 @@ use epoka_proto::v1::event::Kind;
 
 use super::{Caller, Errand, Partition, Scratch, State, log_state};
 use crate::clock::wall_clock_ms;
-use crate::replica::{Answer, Effect, Event, LogState, Notice, Produced, ReadAnswer};
+use crate::replica::{Answer, Effect, Event, LogState, News, Notice, Produced, ReadAnswer};
 use crate::waiter::{Interest, ReadWaiter};
 
 /// What is to be done once the lock is released.
@@ -44,11 +44,15 @@ impl Partition {
         match effect {
             // Readers ask the replica for it; `WakeReaders` follows where there is more to read.
             Effect::Publish { .. } => None,
-            Effect::WakeReaders => {
-                state.waiters.wake(Interest::LogEnd, &mut outbox.woken);
-                state
-                    .waiters
-                    .wake(Interest::HighWatermark, &mut outbox.woken);
+            Effect::WakeReaders(news) => {
+                let interests: &[Interest] = match news {
+                    News::Appended => &[Interest::LogEnd],
+                    News::Committed => &[Interest::HighWatermark],
+                    News::Role => &[Interest::LogEnd, Interest::HighWatermark],
+                };
+                for &interest in interests {
+                    state.waiters.wake(interest, &mut outbox.woken);
+                }
                 None
             }
             Effect::Reply { to, answer } => {

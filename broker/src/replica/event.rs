@@ -327,8 +327,8 @@ pub enum Effect {
         /// Its value.
         high_watermark: Offset,
     },
-    /// Wake parked fetches: there is more to read, or the role changed.
-    WakeReaders,
+    /// Wake the parked fetches that wait for this.
+    WakeReaders(News),
     /// Answer a caller.
     Reply {
         /// Whom.
@@ -364,6 +364,17 @@ pub enum Effect {
     },
     /// Something worth a line in the timeline.
     Notice(Notice),
+}
+
+/// What parked fetches are woken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    /// Something was appended: followers have more to read.
+    Appended,
+    /// The high watermark rose: consumers have more to read.
+    Committed,
+    /// The role or the term changed: everybody must hear it (L-43).
+    Role,
 }
 
 /// What a replica reports for the timeline.

@@ -11,7 +11,7 @@ use epoka_proto::metadata::Assignment;
 use super::core::Core;
 use super::isr::{Isr, IsrView, Remote, Term};
 use super::{
-    Acks, ClientBatch, Effect, IsrAnswer, Notice, Produced, ReadAnswer, ReadGrant, ReadRequest,
+    Acks, ClientBatch, Effect, IsrAnswer, News, Notice, Produced, ReadAnswer, ReadGrant, ReadRequest,
     Reader, ReplyId, Sequence, produced,
 };
 
@@ -186,7 +186,7 @@ impl Leader {
                     core.log.end, append.required,
                     "the whole batch was appended"
                 );
-                effects.push(Effect::WakeReaders);
+                effects.push(Effect::WakeReaders(News::Appended));
                 self.appended(core, acks, append, now, effects);
             }
         }
@@ -260,7 +260,7 @@ impl Leader {
         }
         if new > core.high_watermark {
             core.set_high_watermark(new, effects);
-            effects.push(Effect::WakeReaders);
+            effects.push(Effect::WakeReaders(News::Committed));
             self.complete(core, effects);
             self.note_watermark(core, effects);
         }

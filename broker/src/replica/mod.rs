@@ -245,7 +245,7 @@ impl Replica {
             Role::Follower(_) if follow.is_none() => effects.push(Effect::Unfollow),
             Role::Follower(_) | Role::Idle | Role::Failed => {}
         }
-        effects.push(Effect::WakeReaders);
+        effects.push(Effect::WakeReaders(News::Role));
         effects.extend(follow.map(|leader| Effect::Follow { leader }));
     }
 

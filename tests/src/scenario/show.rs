@@ -126,7 +126,7 @@ pub(super) fn effect(effect: &Effect) -> Option<String> {
         Effect::StartOver { at } => format!("start over at {at}"),
         Effect::RaiseLogStart { to } => format!("raise log start to {to}"),
         Effect::Publish { high_watermark } => format!("hw {high_watermark}"),
-        Effect::WakeReaders | Effect::Reply { .. } => return None,
+        Effect::WakeReaders(_) | Effect::Reply { .. } => return None,
         Effect::AskIsr {
             leader_epoch,
             partition_epoch,

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use epoka_broker::replica::{
-    Acks, Answer, ClientBatch, Effect, Event, FetchAnswer, IsrAnswer, Notice, ReadAnswer, ReadGrant, ReadRequest, Reader, ReplyId,
-    Sequence,
+    Acks, Answer, ClientBatch, Effect, Event, FetchAnswer, IsrAnswer, News, Notice, ReadAnswer,
+    ReadGrant, ReadRequest, Reader, ReplyId, Sequence,
 };
 use epoka_controller::cluster::{Command, IsrProposal};
 use epoka_proto::error::ErrorCode;
@@ -28,15 +28,27 @@ impl World {
 
     /// A step of a partition in a given life of its broker; nothing when that is over.
     pub(super) fn step_in(&mut self, b: usize, life: u64, p: usize, event: Event) {
-        self.step(Home { broker: b, life, partition: p }, event);
+        self.step(
+            Home {
+                broker: b,
+                life,
+                partition: p,
+            },
+            event,
+        );
     }
 
     pub(super) fn step(&mut self, home: Home, event: Event) {
         let (now, b, p) = (self.now, home.broker, home.partition);
-        if self.trace.is_verbose() && self.home(home).is_some() && !matches!(event, Event::Tick { .. }) {
+        if self.trace.is_verbose()
+            && self.home(home).is_some()
+            && !matches!(event, Event::Tick { .. })
+        {
             self.trace.line(now, || format!("b{b}/{p} {event:?}"));
         }
-        let Some(partition) = self.home(home) else { return };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         let mut out = Vec::new();
         partition.replica.step(event, &mut out);
         let mut effects = VecDeque::from(out);
@@ -52,9 +64,13 @@ impl World {
                 }
                 cut = matches!(effect, Effect::Truncate { .. });
                 let log = self.brokers[b].disks[p].log.state();
-                let Some(partition) = self.home(home) else { return };
+                let Some(partition) = self.home(home) else {
+                    return;
+                };
                 let mut out = Vec::new();
-                partition.replica.step(Event::LogChanged { log, now }, &mut out);
+                partition
+                    .replica
+                    .step(Event::LogChanged { log, now }, &mut out);
                 effects.extend(out);
             } else if matches!(effect, Effect::Publish { .. }) {
                 if !std::mem::take(&mut cut) {
@@ -92,7 +108,12 @@ impl World {
     fn run_disk(&mut self, home: Home, effect: &Effect) -> bool {
         let (b, p) = (home.broker, home.partition);
         let replica = &self.home(home).expect("it runs").replica;
-        let (watermark, term) = (replica.high_watermark(), replica.leader_epoch().expect("only assigned replicas write"));
+        let (watermark, term) = (
+            replica.high_watermark(),
+            replica
+                .leader_epoch()
+                .expect("only assigned replicas write"),
+        );
         let disk = &mut self.brokers[b].disks[p];
         let (before, start) = (disk.log.batches().len(), disk.log.start());
         if !disk.log.run(effect) {
@@ -139,27 +160,72 @@ impl World {
     fn perform(&mut self, home: Home, effect: Effect, wake: &mut bool) {
         let me = Node::Broker(home.broker);
         match effect {
-            Effect::WakeReaders => *wake = true,
+            // Only followers park here.
+            Effect::WakeReaders(news) => *wake |= news != News::Committed,
             Effect::Reply { to, answer } => self.reply(home, to, answer),
-            Effect::AskIsr { leader_epoch, partition_epoch, isr, recovering } => {
+            Effect::AskIsr {
+                leader_epoch,
+                partition_epoch,
+                isr,
+                recovering,
+            } => {
                 let id = self.partition_id(home.partition);
-                let proposal = IsrProposal { partition: id, leader_epoch, partition_epoch, isr, recovering };
+                let proposal = IsrProposal {
+                    partition: id,
+                    leader_epoch,
+                    partition_epoch,
+                    isr,
+                    recovering,
+                };
                 let rpc = self.next_id();
                 let process = self.alive(home.broker, home.life).expect("it runs");
                 let epoch = process.epoch.expect("a leader is registered");
-                let ask = Ask { rpc, leader_epoch, partition_epoch };
+                let ask = Ask {
+                    rpc,
+                    leader_epoch,
+                    partition_epoch,
+                };
                 self.home(home).expect("it runs").ask = Some(ask);
-                self.send(me, Node::Controller, Message::AlterPartition { from: home, rpc, epoch, proposal });
+                self.send(
+                    me,
+                    Node::Controller,
+                    Message::AlterPartition {
+                        from: home,
+                        rpc,
+                        epoch,
+                        proposal,
+                    },
+                );
                 self.schedule(RPC_TIMEOUT_MS, Item::IsrTimeout { home, rpc });
             }
-            Effect::AskBounds { leader, leader_epoch } => {
+            Effect::AskBounds {
+                leader,
+                leader_epoch,
+            } => {
                 let rpc = self.next_id();
                 self.home(home).expect("it runs").bounds = Some(rpc);
                 let to = Node::Broker(self.index(leader));
-                self.send(me, to, Message::Bounds { from: home, rpc, leader_epoch });
-                self.schedule(RPC_TIMEOUT_MS, Item::BoundsTimeout { home, rpc, leader_epoch });
+                self.send(
+                    me,
+                    to,
+                    Message::Bounds {
+                        from: home,
+                        rpc,
+                        leader_epoch,
+                    },
+                );
+                self.schedule(
+                    RPC_TIMEOUT_MS,
+                    Item::BoundsTimeout {
+                        home,
+                        rpc,
+                        leader_epoch,
+                    },
+                );
             }
-            Effect::Follow { .. } | Effect::Unfollow => self.home(home).expect("it runs").fetch = None,
+            Effect::Follow { .. } | Effect::Unfollow => {
+                self.home(home).expect("it runs").fetch = None
+            }
             Effect::Notice(Notice::Failed { reason }) => panic!("nothing fails here: {reason}"),
             Effect::Notice(_) => {}
             disk => unreachable!("{disk:?} was run"),
@@ -172,33 +238,75 @@ impl World {
         let waiter = self.home(home).expect("it runs").waiters.remove(&to);
         let waiter = waiter.expect("each reply once, to someone who waits");
         match (waiter, answer) {
-            (Waiter::Producer { client, attempt, acks, records, term }, Answer::Produced(outcome)) => {
+            (
+                Waiter::Producer {
+                    client,
+                    attempt,
+                    acks,
+                    records,
+                    term,
+                },
+                Answer::Produced(outcome),
+            ) => {
                 if let Ok(produced) = outcome
                     && acks == Acks::All
                 {
                     let partition = self.home(home).expect("it runs");
-                    let (led, committed) = (partition.replica.leading(), partition.replica.high_watermark());
+                    let (led, committed) = (
+                        partition.replica.leading(),
+                        partition.replica.high_watermark(),
+                    );
                     let isr = partition.replica.isr().expect("it leads");
                     assert!(
                         led.is_some() && led == term && committed >= produced.base_offset + records,
                         "I-13: acked {produced:?} + {records} of {term:?} at {committed} in {led:?}"
                     );
-                    assert!(isr.committed.len() >= isr.min_isr, "I-13: acked with {isr:?}");
+                    assert!(
+                        isr.committed.len() >= isr.min_isr,
+                        "I-13: acked with {isr:?}"
+                    );
                     self.report.acked += 1;
                 }
                 if acks != Acks::None || outcome.is_err() {
-                    let message = Message::Produced { client, attempt, outcome };
+                    let message = Message::Produced {
+                        client,
+                        attempt,
+                        outcome,
+                    };
                     self.send(Node::Broker(home.broker), Node::Client, message);
                 }
             }
-            (Waiter::Consumer { partition }, Answer::Read(outcome)) => self.serve_consumer(home, partition, outcome),
-            (Waiter::Follower { home: follower, rpc, asked, request, deadline }, Answer::Read(outcome)) => {
+            (Waiter::Consumer { partition }, Answer::Read(outcome)) => {
+                self.serve_consumer(home, partition, outcome)
+            }
+            (
+                Waiter::Follower {
+                    home: follower,
+                    rpc,
+                    asked,
+                    request,
+                    deadline,
+                },
+                Answer::Read(outcome),
+            ) => {
                 let empty = matches!(outcome, Ok(ReadAnswer::Grant(g)) if g.bound <= g.from);
                 if empty && self.now < deadline {
-                    let request = ReadRequest { again: true, ..request };
-                    let waiter = Waiter::Follower { home: follower, rpc, asked, request, deadline };
+                    let request = ReadRequest {
+                        again: true,
+                        ..request
+                    };
+                    let waiter = Waiter::Follower {
+                        home: follower,
+                        rpc,
+                        asked,
+                        request,
+                        deadline,
+                    };
                     self.home(home).expect("it runs").waiters.insert(to, waiter);
-                    self.schedule(deadline - self.now, Item::ParkedLongEnough { home, reply: to });
+                    self.schedule(
+                        deadline - self.now,
+                        Item::ParkedLongEnough { home, reply: to },
+                    );
                     return;
                 }
                 let answer = match outcome {
@@ -206,8 +314,17 @@ impl World {
                     Ok(ReadAnswer::Diverging(end)) => FetchAnswer::Diverging(end),
                     Err(error) => FetchAnswer::Refused(error),
                 };
-                let message = Message::Fetched { to: follower, rpc, asked, answer };
-                self.send(Node::Broker(home.broker), Node::Broker(follower.broker), message);
+                let message = Message::Fetched {
+                    to: follower,
+                    rpc,
+                    asked,
+                    answer,
+                };
+                self.send(
+                    Node::Broker(home.broker),
+                    Node::Broker(follower.broker),
+                    message,
+                );
             }
             (waiter, answer) => panic!("{answer:?} for {waiter:?}"),
         }
@@ -221,7 +338,12 @@ impl World {
         if corrupt && let Some(size) = batches.len().checked_sub(1) {
             batches.truncate(size); // the last batch does not pass its checksum
         }
-        FetchAnswer::Data { high_watermark: grant.high_watermark, log_start: grant.log_start, batches, bytes }
+        FetchAnswer::Data {
+            high_watermark: grant.high_watermark,
+            log_start: grant.log_start,
+            batches,
+            bytes,
+        }
     }
 
     fn serve_consumer(&mut self, home: Home, p: usize, outcome: Result<ReadAnswer, ErrorCode>) {
@@ -236,16 +358,30 @@ impl World {
             Err(error) => Err(error),
         };
         let partition = self.home(home).expect("it runs");
-        if let (Ok(latest), Some(term)) = (partition.replica.latest_for_consumer(), partition.replica.leading()) {
-            let newest = self.controller_assignment(p).is_some_and(|a| a.leader_epoch == term);
+        if let (Ok(latest), Some(term)) = (
+            partition.replica.latest_for_consumer(),
+            partition.replica.leading(),
+        ) {
+            let newest = self
+                .controller_assignment(p)
+                .is_some_and(|a| a.leader_epoch == term);
             self.ghost.latest_told(p, term, newest, latest);
         }
-        self.send(Node::Broker(home.broker), Node::Client, Message::Consumed { partition: p, outcome });
+        self.send(
+            Node::Broker(home.broker),
+            Node::Client,
+            Message::Consumed {
+                partition: p,
+                outcome,
+            },
+        );
     }
 
     fn retry_parked(&mut self, home: Home) {
         let now = self.now;
-        let Some(partition) = self.home(home) else { return };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         let parked: Vec<(ReplyId, ReadRequest)> = partition
             .waiters
             .iter()
@@ -255,16 +391,32 @@ impl World {
             })
             .collect();
         for (reply, request) in parked {
-            self.step(home, Event::Read { reply, request, now });
+            self.step(
+                home,
+                Event::Read {
+                    reply,
+                    request,
+                    now,
+                },
+            );
         }
     }
 
     pub(super) fn parked_long_enough(&mut self, home: Home, reply: ReplyId) {
         let now = self.now;
-        let Some(partition) = self.home(home) else { return };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         if let Some(Waiter::Follower { request, .. }) = partition.waiters.get(&reply) {
             let request = request.clone();
-            self.step(home, Event::Read { reply, request, now });
+            self.step(
+                home,
+                Event::Read {
+                    reply,
+                    request,
+                    now,
+                },
+            );
         }
     }
 
@@ -274,34 +426,79 @@ impl World {
     fn here(&self, b: usize, p: usize) -> Option<Home> {
         let process = self.brokers[b].process.as_ref()?;
         process.partitions[p].as_ref()?;
-        Some(Home { broker: b, life: process.life, partition: p })
+        Some(Home {
+            broker: b,
+            life: process.life,
+            partition: p,
+        })
     }
 
     pub(super) fn fetch_arrives(&mut self, b: usize, from: Home, rpc: u64, request: ReadRequest) {
-        let asked: Asked =
-            (request.current_leader_epoch.expect("stated"), request.offset, request.last_fetched_epoch);
+        let asked: Asked = (
+            request.current_leader_epoch.expect("stated"),
+            request.offset,
+            request.last_fetched_epoch,
+        );
         let Some(home) = self.here(b, from.partition) else {
             let answer = FetchAnswer::Refused(ErrorCode::UnknownTopicId);
-            self.send(Node::Broker(b), Node::Broker(from.broker), Message::Fetched { to: from, rpc, asked, answer });
+            self.send(
+                Node::Broker(b),
+                Node::Broker(from.broker),
+                Message::Fetched {
+                    to: from,
+                    rpc,
+                    asked,
+                    answer,
+                },
+            );
             return;
         };
         let reply = ReplyId(self.next_id());
         let deadline = self.now + FETCH_WAIT_MS;
-        let waiter = Waiter::Follower { home: from, rpc, asked, request: request.clone(), deadline };
-        self.home(home).expect("it is here").waiters.insert(reply, waiter);
-        self.step(home, Event::Read { reply, request, now: self.now });
+        let waiter = Waiter::Follower {
+            home: from,
+            rpc,
+            asked,
+            request: request.clone(),
+            deadline,
+        };
+        self.home(home)
+            .expect("it is here")
+            .waiters
+            .insert(reply, waiter);
+        self.step(
+            home,
+            Event::Read {
+                reply,
+                request,
+                now: self.now,
+            },
+        );
     }
 
-    pub(super) fn bounds_arrive(&mut self, b: usize, from: Home, rpc: u64, leader_epoch: LeaderEpoch) {
+    pub(super) fn bounds_arrive(
+        &mut self,
+        b: usize,
+        from: Home,
+        rpc: u64,
+        leader_epoch: LeaderEpoch,
+    ) {
         let answer = match self.here(b, from.partition) {
             None => Err(ErrorCode::UnknownTopicId),
             Some(home) => {
                 let replica = &self.home(home).expect("it is here").replica;
                 let log = replica.log();
-                replica.check_leader(Some(leader_epoch)).map(|_| (log.start, log.end))
+                replica
+                    .check_leader(Some(leader_epoch))
+                    .map(|_| (log.start, log.end))
             }
         };
-        let message = Message::BoundsAnswer { to: from, rpc, leader_epoch, answer };
+        let message = Message::BoundsAnswer {
+            to: from,
+            rpc,
+            leader_epoch,
+            answer,
+        };
         self.send(Node::Broker(b), Node::Broker(from.broker), message);
     }
 
@@ -316,33 +513,88 @@ impl World {
     ) {
         let Some(home) = self.here(b, p) else {
             let outcome = Err(ErrorCode::UnknownTopicOrPartition);
-            self.send(Node::Broker(b), Node::Client, Message::Produced { client, attempt, outcome });
+            self.send(
+                Node::Broker(b),
+                Node::Client,
+                Message::Produced {
+                    client,
+                    attempt,
+                    outcome,
+                },
+            );
             return;
         };
         let log = &self.brokers[b].disks[p].log;
-        let last = log.batches().iter().rev().find(|l| l.payload >> 32 == payload >> 32);
+        let last = log
+            .batches()
+            .iter()
+            .rev()
+            .find(|l| l.payload >> 32 == payload >> 32);
         let sequence = match (log.find(payload), last) {
-            (Some(original), _) => Sequence::Duplicate { base: original.base, end: original.end },
-            (None, Some(last)) if last.payload > payload => Sequence::Refused(ErrorCode::OutOfOrderSequenceNumber),
+            (Some(original), _) => Sequence::Duplicate {
+                base: original.base,
+                end: original.end,
+            },
+            (None, Some(last)) if last.payload > payload => {
+                Sequence::Refused(ErrorCode::OutOfOrderSequenceNumber)
+            }
             (None, _) => Sequence::Next,
         };
         let reply = ReplyId(self.next_id());
         let now = self.now;
         let partition = self.home(home).expect("it is here");
         let term = partition.replica.leading();
-        partition.waiters.insert(reply, Waiter::Producer { client, attempt, acks, records, term });
-        let batch = ClientBatch { bytes: client_batch(payload, records), records, sequence };
-        self.step(home, Event::Produce { reply, acks, batch, deadline: now + 800, now });
+        partition.waiters.insert(
+            reply,
+            Waiter::Producer {
+                client,
+                attempt,
+                acks,
+                records,
+                term,
+            },
+        );
+        let batch = ClientBatch {
+            bytes: client_batch(payload, records),
+            records,
+            sequence,
+        };
+        self.step(
+            home,
+            Event::Produce {
+                reply,
+                acks,
+                batch,
+                deadline: now + 800,
+                now,
+            },
+        );
     }
 
-    pub(super) fn consume_arrives(&mut self, b: usize, p: usize, epoch: Option<LeaderEpoch>, offset: Offset) {
+    pub(super) fn consume_arrives(
+        &mut self,
+        b: usize,
+        p: usize,
+        epoch: Option<LeaderEpoch>,
+        offset: Offset,
+    ) {
         let Some(home) = self.here(b, p) else {
             let outcome = Err(ErrorCode::UnknownTopicOrPartition);
-            self.send(Node::Broker(b), Node::Client, Message::Consumed { partition: p, outcome });
+            self.send(
+                Node::Broker(b),
+                Node::Client,
+                Message::Consumed {
+                    partition: p,
+                    outcome,
+                },
+            );
             return;
         };
         let reply = ReplyId(self.next_id());
-        self.home(home).expect("it is here").waiters.insert(reply, Waiter::Consumer { partition: p });
+        self.home(home)
+            .expect("it is here")
+            .waiters
+            .insert(reply, Waiter::Consumer { partition: p });
         let request = ReadRequest {
             reader: Reader::Consumer,
             current_leader_epoch: epoch,
@@ -350,20 +602,33 @@ impl World {
             last_fetched_epoch: None,
             again: false,
         };
-        self.step(home, Event::Read { reply, request, now: self.now });
+        self.step(
+            home,
+            Event::Read {
+                reply,
+                request,
+                now: self.now,
+            },
+        );
     }
 
     // ---- what a follower does ----
 
     pub(super) fn maybe_fetch(&mut self, home: Home) {
         let now = self.now;
-        let Some(process) = self.alive(home.broker, home.life) else { return };
+        let Some(process) = self.alive(home.broker, home.life) else {
+            return;
+        };
         let Some(epoch) = process.epoch else { return };
-        let Some(partition) = process.partitions[home.partition].as_mut() else { return };
+        let Some(partition) = process.partitions[home.partition].as_mut() else {
+            return;
+        };
         if partition.fetch.is_some() {
             return;
         }
-        let Some(position) = partition.replica.fetch_position() else { return };
+        let Some(position) = partition.replica.fetch_position() else {
+            return;
+        };
         if position.not_before > now {
             if partition.fetch_again != position.not_before {
                 partition.fetch_again = position.not_before;
@@ -374,43 +639,70 @@ impl World {
         let rpc = self.next_id();
         self.home(home).expect("it is here").fetch = Some(rpc);
         let request = ReadRequest {
-            reader: Reader::Follower { broker: self.brokers[home.broker].id, epoch },
+            reader: Reader::Follower {
+                broker: self.brokers[home.broker].id,
+                epoch,
+            },
             current_leader_epoch: Some(position.leader_epoch),
             offset: position.offset,
             last_fetched_epoch: position.last_fetched_epoch,
             again: false,
         };
         let to = Node::Broker(self.index(position.leader));
-        self.send(Node::Broker(home.broker), to, Message::Fetch { from: home, rpc, request });
+        self.send(
+            Node::Broker(home.broker),
+            to,
+            Message::Fetch {
+                from: home,
+                rpc,
+                request,
+            },
+        );
         self.schedule(FETCH_TIMEOUT_MS, Item::FetchTimeout { home, rpc });
     }
 
     /// An answer, perhaps late or twice: the replica judges by its echo (F-5).
     pub(super) fn fetched(&mut self, home: Home, rpc: u64, asked: Asked, answer: FetchAnswer) {
         let now = self.now;
-        let Some(partition) = self.home(home) else { return };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         if partition.fetch == Some(rpc) {
             partition.fetch = None;
         }
         let (leader_epoch, fetch_offset, last_fetched_epoch) = asked;
-        self.step(home, Event::Fetched { leader_epoch, fetch_offset, last_fetched_epoch, answer, now });
+        self.step(
+            home,
+            Event::Fetched {
+                leader_epoch,
+                fetch_offset,
+                last_fetched_epoch,
+                answer,
+                now,
+            },
+        );
     }
 
     pub(super) fn fetch_timed_out(&mut self, home: Home, rpc: u64) {
         let now = self.now;
-        let Some(partition) = self.home(home) else { return };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         if partition.fetch != Some(rpc) {
             return;
         }
         partition.fetch = None;
         if let Some(position) = partition.replica.fetch_position() {
-            self.step(home, Event::Fetched {
-                leader_epoch: position.leader_epoch,
-                fetch_offset: position.offset,
-                last_fetched_epoch: position.last_fetched_epoch,
-                answer: FetchAnswer::Unreachable,
-                now,
-            });
+            self.step(
+                home,
+                Event::Fetched {
+                    leader_epoch: position.leader_epoch,
+                    fetch_offset: position.offset,
+                    last_fetched_epoch: position.last_fetched_epoch,
+                    answer: FetchAnswer::Unreachable,
+                    now,
+                },
+            );
         }
     }
 
@@ -422,26 +714,64 @@ impl World {
         answer: Result<(Offset, Offset), ErrorCode>,
     ) {
         let now = self.now;
-        let Some(partition) = self.home(home) else { return };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         if partition.bounds == Some(rpc) {
             partition.bounds = None;
-            self.step(home, Event::Bounds { leader_epoch, answer, now });
+            self.step(
+                home,
+                Event::Bounds {
+                    leader_epoch,
+                    answer,
+                    now,
+                },
+            );
         }
     }
 
     // ---- a leader and the controller ----
 
-    pub(super) fn alter_partition_arrives(&mut self, from: Home, rpc: u64, epoch: BrokerEpoch, proposal: IsrProposal) {
+    pub(super) fn alter_partition_arrives(
+        &mut self,
+        from: Home,
+        rpc: u64,
+        epoch: BrokerEpoch,
+        proposal: IsrProposal,
+    ) {
         let broker = self.brokers[from.broker].id;
-        self.alter_partition(from, rpc, Command::AlterPartition { broker, epoch, partitions: vec![proposal] });
+        self.alter_partition(
+            from,
+            rpc,
+            Command::AlterPartition {
+                broker,
+                epoch,
+                partitions: vec![proposal],
+            },
+        );
     }
 
     /// The answer to a proposal; each proposal gets one, if only that there was none.
     pub(super) fn isr_answered(&mut self, home: Home, rpc: u64, answer: IsrAnswer) {
         let now = self.now;
-        let Some(partition) = self.home(home) else { return };
-        if let Some(Ask { leader_epoch, partition_epoch, .. }) = partition.ask.take_if(|a| a.rpc == rpc) {
-            self.step(home, Event::Isr { leader_epoch, partition_epoch, answer, now });
+        let Some(partition) = self.home(home) else {
+            return;
+        };
+        if let Some(Ask {
+            leader_epoch,
+            partition_epoch,
+            ..
+        }) = partition.ask.take_if(|a| a.rpc == rpc)
+        {
+            self.step(
+                home,
+                Event::Isr {
+                    leader_epoch,
+                    partition_epoch,
+                    answer,
+                    now,
+                },
+            );
         }
     }
 }
