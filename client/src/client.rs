@@ -35,7 +35,8 @@ pub struct ClientConfig {
     pub request_timeout: Duration,
     /// How long an operation looks for a leader, or for a broker that answers, before it gives up.
     pub retry_timeout: Duration,
-    /// The first pause between two tries; it doubles up to [`Self::max_backoff`].
+    /// The pause between two tries. A leader is usually replaced within a fraction of a second, so the first 20 tries are
+    /// this close; after that the pause doubles up to [`Self::max_backoff`].
     pub min_backoff: Duration,
     /// The longest pause between two tries.
     pub max_backoff: Duration,
@@ -304,24 +305,29 @@ impl Client {
 
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff {
+            close_tries: 20,
             next: self.inner.config.min_backoff,
             max: self.inner.config.max_backoff,
         }
     }
 }
 
-/// Pauses that grow.
+/// Pauses that are short at first and then grow.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
+    close_tries: u32,
     next: Duration,
     max: Duration,
 }
 
 impl Backoff {
-    /// The pause to make now; the next one is twice as long.
+    /// The pause to make now.
     pub(crate) fn step(&mut self) -> Duration {
         let now = self.next;
-        self.next = (now * 2).min(self.max);
+        match self.close_tries.checked_sub(1) {
+            Some(left) => self.close_tries = left,
+            None => self.next = (now * 2).min(self.max),
+        }
         now
     }
 

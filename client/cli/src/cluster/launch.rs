@@ -381,10 +381,8 @@ fn serve(listener: TcpListener, supervisor: Arc<Supervisor>) -> JoinHandle<()> {
         .add_service(service)
         .add_service(events);
     tokio::spawn(async move {
-        if let Err(error) = server
-            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
-            .await
-        {
+        let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
+        if let Err(error) = server.serve_with_incoming(connections).await {
             tracing::error!(%error, "the supervisor's service ended");
         }
     })
