@@ -11,8 +11,8 @@ use epoka_proto::metadata::Assignment;
 use super::core::Core;
 use super::isr::{Isr, IsrView, Remote, Term};
 use super::{
-    Acks, ClientBatch, Effect, IsrAnswer, News, Notice, Produced, ReadAnswer, ReadGrant, ReadRequest,
-    Reader, ReplyId, Sequence, produced,
+    Acks, ClientBatch, Effect, IsrAnswer, News, Notice, Produced, ReadAnswer, ReadGrant,
+    ReadRequest, Reader, ReplyId, Sequence, produced,
 };
 
 /// A leader during one leader epoch.

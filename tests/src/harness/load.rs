@@ -105,7 +105,12 @@ impl Load {
     pub async fn progress(&self, more: usize, within: Duration) {
         let wanted = self.acked() + more;
         let what = format!("{more} more acknowledged records");
-        until(&what, within, || (self.acked() >= wanted).then_some(()).ok_or_else(|| self.acked())).await;
+        until(&what, within, || {
+            (self.acked() >= wanted)
+                .then_some(())
+                .ok_or_else(|| self.acked())
+        })
+        .await;
     }
 
     /// Stops sending, waits for what is under way, reads the whole topic and tells what was done and seen. The cluster must
@@ -115,17 +120,30 @@ impl Load {
     /// When the topic cannot be read to its end.
     pub async fn finish(mut self) -> History {
         self.enough.store(true, Ordering::Relaxed);
-        let (writers, readers) = (std::mem::take(&mut self.writers), std::mem::take(&mut self.readers));
+        let (writers, readers) = (
+            std::mem::take(&mut self.writers),
+            std::mem::take(&mut self.readers),
+        );
         let (bootstrap, spec) = (self.bootstrap.clone(), self.spec.clone());
         let finish = move || {
-            let writes = writers.into_iter().flat_map(|w| w.join().expect("a writer never panics"));
+            let writes = writers
+                .into_iter()
+                .flat_map(|w| w.join().expect("a writer never panics"));
             let writes = writes.collect();
-            let readers = readers.into_iter().map(|r| r.join().expect("a reader meets no error"));
+            let readers = readers
+                .into_iter()
+                .map(|r| r.join().expect("a reader meets no error"));
             let readers = readers.collect();
             let finally = kafka::read_all(&bootstrap, &spec.topic, spec.partitions, DELIVERY);
-            History { writes, readers, finally: finally.iter().map(seen).collect() }
+            History {
+                writes,
+                readers,
+                finally: finally.iter().map(seen).collect(),
+            }
         };
-        tokio::task::spawn_blocking(finish).await.expect("the final read succeeds")
+        tokio::task::spawn_blocking(finish)
+            .await
+            .expect("the final read succeeds")
     }
 
     /// As [`Self::finish`], compared.
@@ -169,31 +187,57 @@ impl ProducerContext for Notes {
     }
 }
 
-fn write(writer: u32, bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool, acked: Arc<AtomicUsize>) -> Vec<Write> {
+fn write(
+    writer: u32,
+    bootstrap: &str,
+    spec: &LoadSpec,
+    enough: &AtomicBool,
+    acked: Arc<AtomicUsize>,
+) -> Vec<Write> {
     let mut config = kafka::client(bootstrap);
-    config.set("acks", spec.acks).set("enable.idempotence", (spec.acks == "all").to_string());
-    config.set("linger.ms", "2").set("request.timeout.ms", "3000").set("message.timeout.ms", DELIVERY.as_millis().to_string());
-    let notes = Notes { acked, ..Notes::default() };
-    let producer: BaseProducer<Notes> = config.create_with_context(notes).expect("the settings are valid");
+    config
+        .set("acks", spec.acks)
+        .set("enable.idempotence", (spec.acks == "all").to_string());
+    config
+        .set("linger.ms", "2")
+        .set("request.timeout.ms", "3000")
+        .set("message.timeout.ms", DELIVERY.as_millis().to_string());
+    let notes = Notes {
+        acked,
+        ..Notes::default()
+    };
+    let producer: BaseProducer<Notes> = config
+        .create_with_context(notes)
+        .expect("the settings are valid");
     let writes = &producer.context().writes;
     for number in 0.. {
         if enough.load(Ordering::Relaxed) {
             break;
         }
         let id = WriteId { writer, number };
-        let partition = i32::try_from(number % u64::from(spec.partitions.unsigned_abs())).expect("a partition number");
+        let partition = i32::try_from(number % u64::from(spec.partitions.unsigned_abs()))
+            .expect("a partition number");
         let index = {
             let mut writes = writes.lock().unwrap_or_else(PoisonError::into_inner);
-            writes.push(Write { id, partition, outcome: Outcome::Unknown("never answered".into()) });
+            writes.push(Write {
+                id,
+                partition,
+                outcome: Outcome::Unknown("never answered".into()),
+            });
             writes.len() - 1
         };
         let value = id.to_value(spec.value_bytes);
         let mut record: BaseRecord<'_, (), str, usize> =
-            BaseRecord::with_opaque_to(&spec.topic, index).partition(partition).payload(&value);
+            BaseRecord::with_opaque_to(&spec.topic, index)
+                .partition(partition)
+                .payload(&value);
         while let Err((error, refused)) = producer.send(record) {
             match error {
                 KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) => record = refused,
-                other => panic!("sending failed: {other}"),
+                other => panic!(
+                    "sending failed: {other}; {:?}",
+                    producer.client().fatal_error()
+                ),
             }
             producer.poll(Duration::from_millis(10));
         }
@@ -201,7 +245,10 @@ fn write(writer: u32, bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool, ack
     }
     // What is not acknowledged by then stays unknown.
     let _unfinished = producer.flush(DELIVERY);
-    std::mem::take(&mut writes.lock().unwrap_or_else(PoisonError::into_inner))
+    writes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 fn read(bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool) -> Vec<Seen> {
@@ -216,5 +263,9 @@ fn read(bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool) -> Vec<Seen> {
 
 fn seen(message: &impl Message) -> Seen {
     let id = message.payload().and_then(WriteId::from_value);
-    Seen { partition: message.partition(), offset: message.offset(), id }
+    Seen {
+        partition: message.partition(),
+        offset: message.offset(),
+        id,
+    }
 }

@@ -109,8 +109,10 @@ impl World {
                 self.network.set_cut(Node::Broker(b), other, true);
             }
             Act::CutFromController => {
-                self.network.set_cut(Node::Broker(b), Node::Controller, true);
-                self.network.set_cut(Node::Controller, Node::Broker(b), true);
+                self.network
+                    .set_cut(Node::Broker(b), Node::Controller, true);
+                self.network
+                    .set_cut(Node::Controller, Node::Broker(b), true);
             }
             Act::Heal => self.network.heal(),
             Act::FailOver => self.fail_over(),
@@ -130,7 +132,9 @@ impl World {
     }
 
     fn others(&self, b: usize) -> Vec<Node> {
-        let brokers = (0..self.brokers.len()).filter(|&o| o != b).map(Node::Broker);
+        let brokers = (0..self.brokers.len())
+            .filter(|&o| o != b)
+            .map(Node::Broker);
         brokers.chain([Node::Controller]).collect()
     }
 
@@ -141,18 +145,34 @@ impl World {
 
     /// A broker forgets old records of a partition: up to its high watermark, at times within a batch.
     fn retention(&mut self, b: usize, p: usize) {
-        let Some(life) = self.brokers[b].process.as_ref().map(|pr| pr.life) else { return };
-        let home = Home { broker: b, life, partition: p };
-        let Some(partition) = self.home(home) else { return };
+        let Some(life) = self.brokers[b].process.as_ref().map(|pr| pr.life) else {
+            return;
+        };
+        let home = Home {
+            broker: b,
+            life,
+            partition: p,
+        };
+        let Some(partition) = self.home(home) else {
+            return;
+        };
         let replica = &partition.replica;
-        let (committed, term) = (replica.high_watermark(), replica.leading().unwrap_or(partition.watermark_term));
+        let (committed, term) = (
+            replica.high_watermark(),
+            replica.leading().unwrap_or(partition.watermark_term),
+        );
         let log = &self.brokers[b].disks[p].log;
-        let eligible: Vec<_> = log.batches().iter().filter(|l| l.end <= committed && l.end > log.start()).collect();
+        let eligible: Vec<_> = log
+            .batches()
+            .iter()
+            .filter(|l| l.end <= committed && l.end > log.start())
+            .collect();
         if eligible.is_empty() {
             return;
         }
         let batch = *eligible[self.rng.random_range(0..eligible.len())];
-        let within = self.rng.random_bool(0.2) && batch.end - batch.base > 1 && batch.end + -1 > log.start();
+        let within =
+            self.rng.random_bool(0.2) && batch.end - batch.base > 1 && batch.end + -1 > log.start();
         let to = if within { batch.end + -1 } else { batch.end };
         let disk = &mut self.brokers[b].disks[p];
         disk.log.raise_start(to);

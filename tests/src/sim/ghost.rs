@@ -17,13 +17,16 @@ pub(super) struct Ghost {
     partitions: Vec<History>,
 }
 
+/// Where a batch begins, and the term that wrote it.
+type Place = (Offset, LeaderEpoch);
+
 #[derive(Default)]
 struct History {
     committed: Vec<Batch>,
     /// I-3: which life of which broker leads a term.
     leaders: BTreeMap<LeaderEpoch, (usize, u64)>,
     /// I-4: what was ever written at an (offset, epoch), and what stood before it. Only looked up.
-    written: HashMap<(Offset, LeaderEpoch), (u64, Offset, Option<(Offset, LeaderEpoch)>)>,
+    written: HashMap<Place, (u64, Offset, Option<Place>)>,
     /// Watermarks of older terms prove nothing any more.
     judged_from: LeaderEpoch,
     /// Decided uncleanly, and not begun yet.
@@ -47,7 +50,9 @@ impl History {
 
 impl Ghost {
     pub(super) fn new(partitions: usize) -> Self {
-        Self { partitions: (0..partitions).map(|_| History::default()).collect() }
+        Self {
+            partitions: (0..partitions).map(|_| History::default()).collect(),
+        }
     }
 
     /// The end of what is committed.
@@ -70,19 +75,34 @@ impl Ghost {
 
     /// I-3, at the start of a term.
     pub(super) fn starts_epoch(&mut self, p: usize, epoch: LeaderEpoch, home: Home) {
-        let before = self.partitions[p].leaders.insert(epoch, (home.broker, home.life));
-        assert!(before.is_none(), "I-3: {home:?} leads epoch {epoch} after {before:?}");
+        let before = self.partitions[p]
+            .leaders
+            .insert(epoch, (home.broker, home.life));
+        assert!(
+            before.is_none(),
+            "I-3: {home:?} leads epoch {epoch} after {before:?}"
+        );
     }
 
     /// I-3, at every append.
     pub(super) fn appended_by_leader(&mut self, p: usize, epoch: LeaderEpoch, home: Home) {
         let leader = self.partitions[p].leaders.get(&epoch);
-        assert_eq!(leader, Some(&(home.broker, home.life)), "I-3: append in epoch {epoch} by {home:?}");
+        assert_eq!(
+            leader,
+            Some(&(home.broker, home.life)),
+            "I-3: append in epoch {epoch} by {home:?}"
+        );
     }
 
     /// A leader begins: it holds everything committed (I-6), or defines it after an unclean election: what was and it has, and
     /// what it will show at once.
-    pub(super) fn leads(&mut self, p: usize, epoch: LeaderEpoch, watermark: Offset, disk: &mut Disk) {
+    pub(super) fn leads(
+        &mut self,
+        p: usize,
+        epoch: LeaderEpoch,
+        watermark: Offset,
+        disk: &mut Disk,
+    ) {
         let history = &mut self.partitions[p];
         follow(history, disk);
         if history.unsettled && epoch >= history.judged_from {
@@ -99,7 +119,10 @@ impl Ghost {
             history.start = history.start.max(disk.log.start());
         }
         // One that learns only now of its election may have been followed by others already.
-        let newest = history.leaders.last_key_value().is_some_and(|(&last, _)| last == epoch);
+        let newest = history
+            .leaders
+            .last_key_value()
+            .is_some_and(|(&last, _)| last == epoch);
         if !history.unsettled && epoch >= history.judged_from && newest {
             assert!(
                 disk.matched >= history.end(),
@@ -117,15 +140,29 @@ impl Ghost {
         let history = &mut self.partitions[p];
         let batches = log.batches();
         for (index, batch) in batches.iter().enumerate().skip(from) {
-            let before = index.checked_sub(1).map(|i| (batches[i].base, batches[i].epoch));
+            let before = index
+                .checked_sub(1)
+                .map(|i| (batches[i].base, batches[i].epoch));
             let covering = log.epochs().epoch_at(batch.base.max(log.start()));
-            assert_eq!(covering, Some(batch.epoch), "I-14: {batch:?} in {:?}", log.epochs());
+            assert_eq!(
+                covering,
+                Some(batch.epoch),
+                "I-14: {batch:?} in {:?}",
+                log.epochs()
+            );
             let entry = history.written.entry((batch.base, batch.epoch));
             let known = *entry.or_insert((batch.payload, batch.end, before));
-            assert_eq!((known.0, known.1), (batch.payload, batch.end), "I-4: two batches at {batch:?}");
+            assert_eq!(
+                (known.0, known.1),
+                (batch.payload, batch.end),
+                "I-4: two batches at {batch:?}"
+            );
             if let (Some(then), Some(now)) = (known.2, before) {
                 let deleted = batch.base <= history.start;
-                assert!(then == now || deleted, "I-4: {then:?} and {now:?} before {batch:?}");
+                assert!(
+                    then == now || deleted,
+                    "I-4: {then:?} and {now:?} before {batch:?}"
+                );
             }
         }
     }
@@ -133,7 +170,10 @@ impl Ghost {
     /// A follower's log begins no later than it did or than its leader's: it would lack what lies between.
     pub(super) fn begins_no_later(&self, p: usize, term: LeaderEpoch, before: Offset, now: Offset) {
         let allowed = self.partitions[p].start.max(before);
-        assert!(!self.judges(p, term) || now <= allowed, "a follower begins at {now}, no leader after {allowed}");
+        assert!(
+            !self.judges(p, term) || now <= allowed,
+            "a follower begins at {now}, no leader after {allowed}"
+        );
     }
 
     /// A replica forgot what is before an offset, on the word of a term.
@@ -149,7 +189,9 @@ impl Ghost {
     pub(super) fn truncated(&mut self, p: usize, disk: &mut Disk) {
         let history = &self.partitions[p];
         assert!(
-            disk.matched <= disk.log.end().max(history.start) || disk.rewritten != history.rewritten || history.unsettled,
+            disk.matched <= disk.log.end().max(history.start)
+                || disk.rewritten != history.rewritten
+                || history.unsettled,
             "I-9: cut to {}, although committed and equal up to {}",
             disk.log.end(),
             disk.matched
@@ -160,14 +202,28 @@ impl Ghost {
     /// I-14: the history lies within the log.
     pub(super) fn check_history(&self, log: &ModelLog) {
         let entries = log.epochs().entries();
-        let sorted = entries.windows(2).all(|w| w[0].epoch < w[1].epoch && w[0].start < w[1].start);
+        let sorted = entries
+            .windows(2)
+            .all(|w| w[0].epoch < w[1].epoch && w[0].start < w[1].start);
         let within = entries.first().is_none_or(|e| e.start >= log.start())
             && entries.last().is_none_or(|e| e.start <= log.end());
-        assert!(sorted && within, "I-14: {entries:?} in a log {}..{}", log.start(), log.end());
+        assert!(
+            sorted && within,
+            "I-14: {entries:?} in a log {}..{}",
+            log.start(),
+            log.end()
+        );
     }
 
     /// A replica's high watermark after a step. A leader's makes records committed; anyone else's must be among them (I-5).
-    pub(super) fn watermark(&mut self, p: usize, term: LeaderEpoch, leads: bool, watermark: Offset, disk: &mut Disk) {
+    pub(super) fn watermark(
+        &mut self,
+        p: usize,
+        term: LeaderEpoch,
+        leads: bool,
+        watermark: Offset,
+        disk: &mut Disk,
+    ) {
         let history = &mut self.partitions[p];
         if history.unsettled || term < history.judged_from {
             return;
@@ -178,14 +234,27 @@ impl Ghost {
         }
         assert_eq!(
             disk.matched,
-            history.end().max(disk.log.start()).max(history.start.min(disk.log.end())),
+            history
+                .end()
+                .max(disk.log.start())
+                .max(history.start.min(disk.log.end())),
             "I-5: below its high watermark {watermark} a log differs from what is committed at {:?}: {:?}",
             history.at(disk.matched),
             disk.log
         );
-        assert!(leads, "I-5: a follower is at {watermark}, committed is {}", history.end());
-        history.committed.extend(disk.log.read(disk.matched, watermark, usize::MAX));
-        assert_eq!(history.end(), watermark, "a high watermark is a batch boundary");
+        assert!(
+            leads,
+            "I-5: a follower is at {watermark}, committed is {}",
+            history.end()
+        );
+        history
+            .committed
+            .extend(disk.log.read(disk.matched, watermark, usize::MAX));
+        assert_eq!(
+            history.end(),
+            watermark,
+            "a high watermark is a batch boundary"
+        );
         disk.matched = watermark;
     }
 
@@ -211,7 +280,10 @@ impl Ghost {
     pub(super) fn latest_told(&self, p: usize, term: LeaderEpoch, newest: bool, latest: Offset) {
         let end = self.end(p);
         let stale = !newest || !self.judges(p, term);
-        assert!(stale || latest >= end, "L-54: latest is {latest}, committed is {end}");
+        assert!(
+            stale || latest >= end,
+            "L-54: latest is {latest}, committed is {end}"
+        );
     }
 }
 
