@@ -17,8 +17,15 @@ pub(super) struct Ghost {
     partitions: Vec<History>,
 }
 
-/// Where a batch begins, and the term that wrote it.
+/// A base offset and the epoch of the batch there.
 type Place = (Offset, LeaderEpoch);
+
+struct Written {
+    payload: u64,
+    end: Offset,
+    /// The batch before it, where the log reaches back that far.
+    before: Option<Place>,
+}
 
 #[derive(Default)]
 struct History {
@@ -26,7 +33,7 @@ struct History {
     /// I-3: which life of which broker leads a term.
     leaders: BTreeMap<LeaderEpoch, (usize, u64)>,
     /// I-4: what was ever written at an (offset, epoch), and what stood before it. Only looked up.
-    written: HashMap<Place, (u64, Offset, Option<Place>)>,
+    written: HashMap<Place, Written>,
     /// Watermarks of older terms prove nothing any more.
     judged_from: LeaderEpoch,
     /// Decided uncleanly, and not begun yet.
@@ -151,13 +158,14 @@ impl Ghost {
                 log.epochs()
             );
             let entry = history.written.entry((batch.base, batch.epoch));
-            let known = *entry.or_insert((batch.payload, batch.end, before));
-            assert_eq!(
-                (known.0, known.1),
-                (batch.payload, batch.end),
-                "I-4: two batches at {batch:?}"
-            );
-            if let (Some(then), Some(now)) = (known.2, before) {
+            let known = entry.or_insert(Written {
+                payload: batch.payload,
+                end: batch.end,
+                before,
+            });
+            let same = (known.payload, known.end) == (batch.payload, batch.end);
+            assert!(same, "I-4: another batch where {batch:?} is");
+            if let (Some(then), Some(now)) = (known.before, before) {
                 let deleted = batch.base <= history.start;
                 assert!(
                     then == now || deleted,

@@ -39,6 +39,7 @@ impl Plan {
                 rng.random_range(0.0..most)
             }
         };
+        let gentle = rng.random_bool(0.4);
         Self {
             brokers,
             partitions: 3,
@@ -48,7 +49,11 @@ impl Plan {
             lag_ms: rng.random_range(800..3000),
             session_ms: rng.random_range(600..2500),
             chaos_ms: rng.random_range(4_000..14_000),
-            chaos_every_ms: rng.random_range(60..700),
+            chaos_every_ms: if gentle {
+                rng.random_range(700..3000)
+            } else {
+                rng.random_range(60..700)
+            },
             loss: stormy(rng, 0.08),
             duplicate: stormy(rng, 0.10),
             late: stormy(rng, 0.03),
