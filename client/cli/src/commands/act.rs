@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use epoka_client::{Client, Connections};
+use epoka_client::{Client, ClientConfig, Connections, Metadata};
 use epoka_proto::ids::{BrokerId, TopicPartition};
 use epoka_proto::v1::{ActRequest, DescribeQuorumRequest, Process};
 use serde_json::json;
@@ -84,19 +84,32 @@ pub async fn run(action: Action, args: ActArgs) -> Outcome {
 /// # Errors
 /// As [`run`]; the cluster does not become whole in time.
 pub async fn start(args: StartArgs) -> Outcome {
-    let cluster = args.act.cluster.clone();
-    run(Action::Start, args.act).await?;
     if !args.wait {
-        return Ok(());
+        return run(Action::Start, args.act).await;
     }
-    let client = cluster.client().await?;
-    let whole = |m: &epoka_client::Metadata| {
-        let serving = m.brokers.values().all(|b| !b.fenced);
-        (serving && m.partitions().all(|(_, p)| p.is_whole())).then_some(())
+    let cluster = args.act.cluster.clone();
+    let Target::Process(kind, id) = args.act.target else {
+        return Err(Failure::usage(
+            "--wait needs the process by name, such as broker:2",
+        ));
     };
-    client
-        .wait_until("waiting for whole ISRs", WAIT_LIMIT, whole)
-        .await?;
+    let broker = (kind == Kind::Broker).then_some(BrokerId(id));
+    let epoch = |m: &Metadata| Some(m.brokers.get(&broker?)?.epoch);
+    // Its last life, as far as anybody is there to tell.
+    let before = match cluster.client().await {
+        Ok(client) => epoch(&client.metadata()),
+        Err(_) => None,
+    };
+    run(Action::Start, args.act).await?;
+    let client = Client::new(cluster.describe()?.brokers_grpc(), ClientConfig::default());
+    // Right after a kill the cluster may still look whole: the dead life has to be replaced first.
+    let whole = |m: &Metadata| {
+        let reborn = broker.is_none() || epoch(m) > before;
+        let serving = m.brokers.values().all(|b| !b.fenced);
+        (reborn && serving && m.partitions().all(|(_, p)| p.is_whole())).then_some(())
+    };
+    let what = "waiting for every broker to serve and every ISR to be whole";
+    client.wait_until(what, WAIT_LIMIT, whole).await?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use epoka_proto::v1::event::Kind as EventKind;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{Action, LocalCluster, Plan};
+use crate::cluster::{Action, Description, LocalCluster, Plan};
 use crate::failure::{Failure, Outcome};
 use crate::load::{Load, LoadConfig, check};
 use crate::node::StopSignal;
@@ -37,7 +37,7 @@ const WINDOW: Duration = Duration::from_millis(60);
 
 Exit code 0 only if every acknowledged record is there once, in order, and every ISR is whole again.")]
 pub struct DemoArgs {
-    /// Keep the cluster's data here [default: a temporary directory, deleted if all is well].
+    /// Keep the cluster's data in this directory, which holds no cluster yet [default: a temporary directory, deleted if all is well].
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 }
@@ -57,10 +57,16 @@ pub async fn run(args: DemoArgs) -> Outcome {
         brokers: Some(3),
         controllers: Some(1),
         port: 0,
-        fresh: true,
+        fresh: false,
         set: Vec::new(),
         log_format: "text".to_owned(),
     };
+    if Description::read(&directory)?.is_some() {
+        let directory = directory.display();
+        return Err(Failure::wrong(format!(
+            "{directory} holds a cluster already, and the demo begins with nothing: choose another --data-dir"
+        )));
+    }
     let begun = Instant::now();
     let cluster = LocalCluster::launch(&plan).await?;
     let told = tokio::select! {

@@ -175,6 +175,10 @@ impl Teller {
                 if let Some(outage) = self.outages.get_mut(&partition) {
                     outage.ready = Some(event.unix_micros);
                 }
+                // In its first epoch a partition has no watermark to come back to.
+                if back.leader_epoch == 0 {
+                    return None;
+                }
                 let text = format!(
                     "high watermark of {partition} back at {} in epoch {}",
                     back.high_watermark, back.leader_epoch
