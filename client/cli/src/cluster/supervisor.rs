@@ -176,10 +176,9 @@ impl Supervisor {
             let mut changes = process.changes();
             loop {
                 let started = tokio::time::Instant::now();
-                let died = changes
-                    .wait_for(|s| matches!(s.state, State::Killed | State::Exited))
-                    .await;
-                if died.is_err() {
+                let died = changes.wait_for(|s| matches!(s.state, State::Killed | State::Exited));
+                // What it gives is a lock on the state, which the start below has to change.
+                if died.await.map(drop).is_err() {
                     return;
                 }
                 if started.elapsed() > FAIR_START {
@@ -193,5 +192,65 @@ impl Supervisor {
             }
         });
         join_all(each).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::NodeDescription;
+
+    #[tokio::test]
+    async fn a_killed_process_is_revived_and_a_stopped_one_is_not() {
+        let output = std::env::temp_dir().join(format!("epoka-revive-{}", std::process::id()));
+        let node = NodeDescription {
+            kind: Kind::Broker,
+            id: 1,
+            kafka: None,
+            grpc: String::new(),
+            log_dirs: vec![],
+            output: output.clone(),
+        };
+        // The shell ignores what follows the script; SIGTERM ends it with 0, as a clean stop does.
+        let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done";
+        let arguments = vec!["-c".to_owned(), script.to_owned()];
+        let events = EventLog::new("supervisor");
+        let process = Arc::new(Process::new(
+            node,
+            "/bin/sh".into(),
+            arguments,
+            events.clone(),
+        ));
+        let supervisor = Arc::new(Supervisor::new(vec![process.clone()], events));
+        supervisor.start_all().await.expect("a shell");
+        let reviving = supervisor.clone();
+        let reviving = tokio::spawn(async move { reviving.revive().await });
+
+        // Each life sets its trap, then speaks once.
+        let spoken = async |times: usize| {
+            let said = || std::fs::read_to_string(&output).map_or(0, |said| said.lines().count());
+            while said() < times {
+                tokio::task::yield_now().await;
+            }
+        };
+        spoken(1).await;
+        let mut changes = process.changes();
+        let killed = supervisor.act(Action::Kill, Kind::Broker, 1).await;
+        let killed = i32::try_from(killed.expect("running")).expect("a process id");
+        let revived = changes.wait_for(|s| s.pid.is_some_and(|pid| pid.as_raw() != killed));
+        revived.await.map(drop).expect("the process entry lives");
+
+        spoken(2).await;
+        supervisor.stop_all().await;
+        assert_eq!(process.status().state, State::Stopped);
+        reviving.abort();
+        std::fs::remove_file(output).expect("written by the shell");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_process_is_answered_with_the_known_ones() {
+        let supervisor = Supervisor::new(vec![], EventLog::new("supervisor"));
+        let refused = supervisor.act(Action::Kill, Kind::Broker, 7).await;
+        assert!(refused.is_err_and(|e| e.starts_with("there is no broker 7")));
     }
 }
