@@ -387,3 +387,6 @@ fn produced(to: ReplyId, outcome: Result<Produced, ErrorCode>) -> Effect {
         answer: Answer::Produced(outcome),
     }
 }
+
+#[cfg(test)]
+mod tests;
