@@ -148,13 +148,12 @@ fn push_line(screen: &mut String, line: &str, columns: usize) {
     screen.push_str("\x1b[K\r\n");
 }
 
-/// Rows and columns, as the shell exports them or as most terminals have them.
+/// Rows and columns.
 fn terminal_size() -> (usize, usize) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
-    (
-        number("LINES").unwrap_or(40),
-        number("COLUMNS").unwrap_or(160),
-    )
+    let size = terminal_size::terminal_size();
+    size.map_or((40, 160), |(columns, rows)| {
+        (rows.0.into(), columns.0.into())
+    })
 }
 
 fn now_ms() -> i64 {
