@@ -119,11 +119,12 @@ const TICK_MS: Millis = 100;
 
 impl World {
     pub(super) fn start(&mut self, b: usize) {
-        let life = self.next_id();
-        let broker = &mut self.brokers[b];
-        if broker.process.is_some() {
+        let gone_for_good = self.network.calm && self.plan.stays_away == Some(b);
+        if self.brokers[b].process.is_some() || gone_for_good {
             return;
         }
+        let life = self.next_id();
+        let broker = &mut self.brokers[b];
         broker.paused_until = 0;
         broker.dies_after = None;
         broker.process = Some(Process {

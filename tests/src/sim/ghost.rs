@@ -1,9 +1,29 @@
 //! What must be true, whatever the nodes believe: the committed records of each partition as an observer saw them become
-//! committed, every batch ever written, and who led when. The invariants I-1 to I-16 of the replication document (I-1, I-2
-//! and I-18 of the metadata are `cluster::broken_invariants`; I-17 holds because brokers apply the controller's own log).
+//! committed, every batch ever written, and who led when.
+//!
+//! Where each invariant of the replication document (section 9) is checked, and when:
+//!
+//! | invariant | where | when |
+//! |---|---|---|
+//! | I-1, I-2 (controller), I-18 | `cluster::broken_invariants` | each command |
+//! | I-2 (brokers), I-12, I-15 (own epoch) | `World::observe` | each step of a replica |
+//! | I-3 | `starts_epoch`, `appended_by_leader` | each term, each append |
+//! | I-4 | `appended` | each append, also of fetched batches |
+//! | I-5 | `watermark` | each step with effects, each new life |
+//! | I-6 | `leads` | each term; during it I-7 speaks of the leader too |
+//! | I-7, I-10, I-21 | `World::judge` | each command, disk effect and commit |
+//! | I-8 | `World::judge_leader` | as I-7 |
+//! | I-9 | `truncated` | each cut; with I-5 also of what is below one's own high watermark |
+//! | I-11 | `consumed` | each read of a consumer |
+//! | I-13 | the replies in `serve.rs` | each success with acks=all |
+//! | I-14 | `check_history`, `appended` | each disk effect |
+//! | I-15 (order), I-16 | `ModelLog::append` | each append |
+//! | I-17 | by construction: brokers apply a prefix of the controller's one log | |
+//! | L-54 | `latest_told` | each read of a consumer |
 //!
 //! An unclean election may lose committed records on purpose. From the moment it is decided until its leader begins, the
-//! partition is not judged; then what the new leader holds is what is committed.
+//! partition is not judged; then what the new leader holds is what is committed. The document asks I-6, I-7, I-9 and I-11 of
+//! clean histories only.
 
 use std::collections::{BTreeMap, HashMap};
 

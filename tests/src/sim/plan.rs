@@ -24,6 +24,8 @@ pub(super) struct Plan {
     pub(super) late: f64,
     /// Mean time between a producer's batches.
     pub(super) produce_every_ms: Millis,
+    /// A broker that does not return when the others do: the calm must come without it.
+    pub(super) stays_away: Option<usize>,
     /// Weights of the acts of chaos, in the order of `chaos::Act::ALL`.
     pub(super) weights: Vec<u32>,
 }
@@ -58,6 +60,7 @@ impl Plan {
             duplicate: stormy(rng, 0.10),
             late: stormy(rng, 0.03),
             produce_every_ms: rng.random_range(20..160),
+            stays_away: rng.random_bool(0.2).then(|| rng.random_range(0..brokers)),
             weights: (0..acts)
                 .map(|_| {
                     if rng.random_bool(0.25) {

@@ -344,7 +344,7 @@ impl World {
             .cloned()
     }
 
-    /// What one replica shows after a step: I-2, I-12, and its part in I-5.
+    /// What one replica shows after a step: I-2, I-12, I-15, and its part in I-5.
     pub(super) fn observe(&mut self, home: Home, effects: i64) {
         let Home {
             broker: b,
@@ -371,6 +371,12 @@ impl World {
             log,
             self.brokers[b].disks[p].log.state(),
             "the replica knows its log"
+        );
+        assert!(
+            log.epochs.latest() <= now.leader_epoch,
+            "I-15: {:?} in a log of {home:?}, which knows of {:?}",
+            log.epochs,
+            now.leader_epoch
         );
         let before = std::mem::replace(&mut self.seen[b][p], now);
         if before.life == life {
@@ -402,7 +408,7 @@ impl World {
         ]);
     }
 
-    /// What several nodes must agree on: I-7, I-8, I-10, I-15, I-21.
+    /// What several nodes must agree on: I-7, I-8, I-10, I-21.
     fn judge(&mut self, p: usize) {
         let Some(assignment) = self.controller_assignment(p) else {
             return;
