@@ -95,7 +95,7 @@ pub(crate) fn code_of(error: i32) -> Result<(), ErrorCode> {
 
 /// A refusal in words, naming Kafka's error.
 pub(crate) fn reason(code: ErrorCode, message: &str) -> String {
-    if message.is_empty() {
+    if message.is_empty() || message == code.name() {
         code.name().to_owned()
     } else {
         format!("{message} ({code})")

@@ -111,6 +111,34 @@ async fn a_refused_batch_fails_alone_and_what_follows_is_numbered_anew() {
 }
 
 #[tokio::test]
+async fn a_batch_that_is_too_large_is_split_until_the_guilty_record_is_alone() {
+    let cluster = Cluster::start(1).await;
+    let producer = client(&cluster).await.producer(ProducerConfig {
+        linger: Duration::from_millis(50),
+        ..ProducerConfig::default()
+    });
+    // "a b" together, then "a", then "b" alone.
+    cluster.script([
+        Reply::Refuse(ErrorCode::MessageTooLarge),
+        Reply::Accept,
+        Reply::Refuse(ErrorCode::MessageTooLarge),
+    ]);
+    let a = producer.send(record("a")).await.expect("queued");
+    let b = producer.send(record("b")).await.expect("queued");
+    assert_eq!(a.await.expect("acked").offset, Some(Offset(0)));
+    let error = b.await.expect_err("too large by itself");
+    assert_eq!(error.code(), Some(ErrorCode::MessageTooLarge));
+    assert_eq!(
+        cluster.sent(),
+        [
+            sent(1, 1, 0, &["a", "b"]),
+            sent(1, 2, 0, &["a"]),
+            sent(1, 2, 1, &["b"])
+        ]
+    );
+}
+
+#[tokio::test]
 async fn lost_numbers_are_replaced_by_a_new_producer_id() {
     let cluster = Cluster::start(1).await;
     let producer = client(&cluster).await.producer(ProducerConfig::default());

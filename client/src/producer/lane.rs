@@ -192,8 +192,7 @@ impl Lane {
             epoch: ProducerEpoch(i16::try_from(answer.producer_epoch).unwrap_or(0)),
             next_sequence: 0,
         };
-        let renumbered = self.window.renumber(&mut identity);
-        renumbered.expect("the lane reads batches it has built itself");
+        self.window.renumber(&mut identity);
         Ok(identity)
     }
 
@@ -250,6 +249,14 @@ impl Lane {
                 self.disconnect(reason(code, &answer.message));
             }
             Err(code) if code.is_retriable() => self.disconnect(reason(code, &answer.message)),
+            // Too large together, perhaps not one by one (KIP-126). What follows was numbered after a batch that does
+            // not exist, so it was not appended either.
+            Err(code @ (ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge))
+                if self.window.split_oldest() =>
+            {
+                self.identity = None;
+                self.disconnect(reason(code, &answer.message));
+            }
             Err(code) => {
                 let error = Error::Refused {
                     what: format!("writing to {}", self.partition),
@@ -260,7 +267,7 @@ impl Lane {
                     batch.fail(&error);
                 }
                 if self.config.idempotent {
-                    // What follows was numbered after a batch that does not exist, so it was not appended either.
+                    // As above: what follows is behind a gap.
                     self.identity = None;
                     self.disconnect(error.to_string());
                 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use epoka_proto::batch::{BatchBuilder, BatchError, records};
+use epoka_proto::batch::BatchBuilder;
 use epoka_proto::compression::Compression;
 use epoka_proto::ids::{Millis, Offset, ProducerEpoch, ProducerId, TopicPartition};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -52,6 +52,19 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
+    /// Builds a batch of at least one record.
+    fn build(
+        records: Vec<Queued>,
+        compression: Compression,
+        identity: Option<&mut Identity>,
+    ) -> Self {
+        Self {
+            bytes: encode(&records, compression, identity),
+            since: records.first().expect("a batch has records").since,
+            records,
+        }
+    }
+
     /// Tells every record of the batch where it is.
     pub fn deliver(self, partition: &TopicPartition, base: Option<Offset>) {
         for (index, record) in self.records.into_iter().enumerate() {
@@ -131,30 +144,12 @@ impl Window {
 
     /// Closes the open batch: from here on its records and its numbers stay together.
     pub fn seal(&mut self, identity: Option<&mut Identity>) {
-        let Some(since) = self.open_since() else {
-            return;
-        };
-        let records = std::mem::take(&mut self.open);
-        self.open_bytes = 0;
-        let mut builder = BatchBuilder::new(self.compression);
-        if let Some(identity) = identity {
-            let sequence = identity.take(records.len());
-            builder = builder.producer(identity.id, identity.epoch, sequence);
+        if !self.open.is_empty() {
+            let records = std::mem::take(&mut self.open);
+            self.open_bytes = 0;
+            self.sealed
+                .push_back(Sealed::build(records, self.compression, identity));
         }
-        for record in &records {
-            append(
-                &mut builder,
-                record.timestamp,
-                &record.key,
-                &record.value,
-                &record.headers,
-            );
-        }
-        self.sealed.push_back(Sealed {
-            bytes: builder.finish(),
-            since,
-            records,
-        });
     }
 
     /// The oldest sealed batch that is not on the current connection; it is from now on.
@@ -188,46 +183,60 @@ impl Window {
     }
 
     /// Numbers the sealed batches anew, after the broker lost track of the old numbers or one batch fell out.
-    pub fn renumber(&mut self, identity: &mut Identity) -> Result<(), BatchError> {
+    pub fn renumber(&mut self, identity: &mut Identity) {
         self.sent = 0;
         for batch in &mut self.sealed {
-            let sequence = identity.take(batch.records.len());
-            let mut builder =
-                BatchBuilder::new(self.compression).producer(identity.id, identity.epoch, sequence);
-            for record in records(&batch.bytes)? {
-                let record = record?;
-                append(
-                    &mut builder,
-                    record.timestamp,
-                    &record.key,
-                    &record.value,
-                    &record.headers,
-                );
-            }
-            batch.bytes = builder.finish();
+            batch.bytes = encode(&batch.records, self.compression, Some(identity));
         }
-        Ok(())
+    }
+
+    /// Makes two batches of the oldest one, which was refused as too large. `false`: it holds a single record. The
+    /// halves have no valid numbers before [`Self::renumber`].
+    pub fn split_oldest(&mut self) -> bool {
+        let Some(batch) = self.sealed.front() else {
+            return false;
+        };
+        let half = batch.records.len() / 2;
+        if half == 0 {
+            return false;
+        }
+        self.sent = 0;
+        let mut first = self.sealed.pop_front().expect("looked at above").records;
+        let second = first.split_off(half);
+        for records in [second, first] {
+            self.sealed
+                .push_front(Sealed::build(records, self.compression, None));
+        }
+        true
     }
 }
 
-fn append(
-    builder: &mut BatchBuilder,
-    timestamp: Millis,
-    key: &Option<Bytes>,
-    value: &Option<Bytes>,
-    headers: &[(Bytes, Option<Bytes>)],
-) {
-    let headers: Vec<_> = headers
-        .iter()
-        .map(|(k, v)| (k.as_ref(), v.as_deref()))
-        .collect();
-    builder.append(timestamp, key.as_deref(), value.as_deref(), &headers);
+fn encode(records: &[Queued], compression: Compression, identity: Option<&mut Identity>) -> Bytes {
+    let mut builder = BatchBuilder::new(compression);
+    if let Some(identity) = identity {
+        let sequence = identity.take(records.len());
+        builder = builder.producer(identity.id, identity.epoch, sequence);
+    }
+    for record in records {
+        let headers: Vec<_> = record
+            .headers
+            .iter()
+            .map(|(k, v)| (k.as_ref(), v.as_deref()))
+            .collect();
+        builder.append(
+            record.timestamp,
+            record.key.as_deref(),
+            record.value.as_deref(),
+            &headers,
+        );
+    }
+    builder.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use epoka_proto::batch::BatchHeader;
+    use epoka_proto::batch::{BatchHeader, records};
     use std::sync::Arc;
     use tokio::sync::Semaphore;
 
@@ -312,10 +321,19 @@ mod tests {
             id: ProducerId(10),
             ..identity(0)
         };
-        window.renumber(&mut fresh).expect("our own batches");
+        window.renumber(&mut fresh);
         assert_eq!(sequences(&window), [(10, 0, 1), (10, 2, 2)]);
         let values: Vec<_> = records(&window.sealed[0].bytes).expect("a batch").collect();
         assert_eq!(values.len(), 2);
+    }
+
+    #[test]
+    fn a_batch_is_split_down_to_its_single_records() {
+        let mut window = window_of(&[3, 1], &mut identity(0));
+        assert!(window.split_oldest());
+        window.renumber(&mut identity(0));
+        assert_eq!(sequences(&window), [(9, 0, 0), (9, 1, 2), (9, 3, 3)]);
+        assert!(!window.split_oldest());
     }
 
     #[tokio::test]

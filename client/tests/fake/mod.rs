@@ -20,6 +20,8 @@ use tonic::{Request, Response, Status, Streaming};
 /// How the next produce request is answered; without one, it is accepted.
 #[derive(Clone, Copy, Debug)]
 pub enum Reply {
+    /// Appended.
+    Accept,
     /// Not appended, with this error.
     Refuse(ErrorCode),
     /// Appended, but the answer is lost with the exchange.
@@ -160,7 +162,7 @@ impl FakeBroker {
             (Some(Reply::HangUp), _) => None,
             (Some(Reply::Silence), _) => Some(None),
             (Some(Reply::Refuse(code)), _) | (None, Some(code)) => Some(Some(refuse(code))),
-            (None, None) => {
+            (Some(Reply::Accept), _) | (None, None) => {
                 state.log_end += i64::from(header.records_count);
                 Some(Some(ProduceResponse {
                     base_offset,
