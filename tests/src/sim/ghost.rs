@@ -213,13 +213,15 @@ impl Ghost {
         history.start = history.start.max(start);
     }
 
-    /// I-9: a cut takes no record that is committed.
-    pub(super) fn truncated(&mut self, p: usize, disk: &mut Disk) {
+    /// I-9: a cut takes no record that is committed. After an unclean election, a follower that has not heard of it may still
+    /// cut on the word of a leader from before, whose history has been given up: the document asks I-9 of clean ones.
+    pub(super) fn truncated(&mut self, p: usize, term: LeaderEpoch, disk: &mut Disk) {
+        let obsolete = !self.judges(p, term);
         let history = &self.partitions[p];
         assert!(
             disk.matched <= disk.log.end().max(history.start)
                 || disk.rewritten != history.rewritten
-                || history.unsettled,
+                || obsolete,
             "I-9: cut to {}, although committed and equal up to {}",
             disk.log.end(),
             disk.matched

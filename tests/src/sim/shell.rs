@@ -127,7 +127,7 @@ impl World {
             Effect::Truncate { .. } => {
                 self.report.truncations += 1;
                 disk.lower_checkpoint();
-                self.ghost.truncated(p, disk);
+                self.ghost.truncated(p, term, disk);
             }
             Effect::StartOver { at } => {
                 self.report.restarts_over += 1;
