@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 const CHUNK: usize = 64 << 10;
 /// How often the owner of a new connection is looked for: its process may have been started this very moment.
 const OWNER_TRIES: usize = 5;
+/// How often the kernel's table is read at most, before a connection counts as gone.
+const TABLE_TRIES: usize = 100;
 const OWNER_PAUSE: Duration = Duration::from_millis(10);
 
 /// A node of the cluster.
@@ -234,20 +236,23 @@ impl Way {
 
 /// The node whose process holds the other end of a connection.
 async fn owner(shared: &Shared, peer: SocketAddr) -> Option<Node> {
-    for _ in 0..OWNER_TRIES {
+    let mut looked = 0;
+    for _ in 0..TABLE_TRIES {
         let processes = shared
             .processes
             .lock()
             .expect("nothing panics under it")
             .clone();
-        let found = socket_of(peer).and_then(|socket| {
-            processes
-                .iter()
-                .find(|(pid, _)| holds(**pid, &socket))
-                .map(|(_, node)| *node)
-        });
-        if found.is_some() {
-            return found;
+        // The kernel's table is not read in one moment: while sockets come and go it may leave out one that is there.
+        if let Some(socket) = socket_of(peer) {
+            let found = processes.iter().find(|(pid, _)| holds(**pid, &socket));
+            if let Some((_, node)) = found {
+                return Some(*node);
+            }
+            looked += 1;
+            if looked == OWNER_TRIES {
+                return None;
+            }
         }
         tokio::time::sleep(OWNER_PAUSE).await;
     }
