@@ -2,6 +2,7 @@
 //! sent as soon as the last answer is appended; a fetch at an offset acknowledges what is before it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use bytes::Bytes;
 use epoka_proto::batch;
 use epoka_proto::epochs::EpochEnd;
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerId, LeaderEpoch, Offset, PartitionId, TopicId};
+use epoka_proto::ids::{BrokerId, LeaderEpoch, Millis, Offset, PartitionId, TopicId};
 use epoka_proto::v1::replica_client::ReplicaClient;
 use epoka_proto::v1::{BoundsRequest, FetchPartition, FetchRequest, FetchedPartition};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
@@ -84,6 +86,7 @@ impl Fetchers {
         leader_epoch: LeaderEpoch,
     ) {
         let peers = self.peers.clone();
+        let fetch_loop = self.loops.lock().get(&leader).cloned();
         tokio::spawn(async move {
             let answer = bounds(&peers, partition.id, leader, leader_epoch).await;
             let now = peers.clock.now();
@@ -94,6 +97,10 @@ impl Fetchers {
                     now,
                 })
             });
+            // It fetches again, from somewhere else perhaps.
+            if let Some(fetch_loop) = fetch_loop {
+                fetch_loop.changed.notify_one();
+            }
         });
     }
 
@@ -159,56 +166,74 @@ impl FetchLoop {
             .await?
             .into_inner();
         peers.found(leader);
+        // Requests without an answer: one, and a second one while it pushes out the first, which the leader has parked.
         let mut in_flight = 0usize;
+        let mut news = true;
+        // When the next of the partitions that back off may be asked for.
+        let mut alarm = None;
+        let mut last_served = None;
         loop {
-            if in_flight == 0 {
-                let request = self.request(peers, leader);
-                if request.partitions.is_empty() {
-                    // Nothing to fetch now: a partition backs off, or all have left.
-                    self.idle().await;
-                    continue;
+            if in_flight == 0 || (news && in_flight == 1) {
+                if peers.address(leader).as_deref() != Some(address) {
+                    return Ok(()); // a new life of it is elsewhere
                 }
-                if requests.send(request).await.is_err() {
-                    return Ok(());
+                let (request, later) = self.request(peers, leader, last_served);
+                alarm = later.map(|wait| Instant::now() + wait);
+                if !request.partitions.is_empty() {
+                    if requests.send(request).await.is_err() {
+                        return Ok(());
+                    }
+                    in_flight += 1;
                 }
-                in_flight = 1;
             }
+            news = false;
+            let backed_off = async {
+                match alarm {
+                    Some(time) => sleep_until(time).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 answer = answers.next() => {
                     let Some(answer) = answer.transpose()? else { return Ok(()) };
+                    if in_flight == 0 {
+                        return Err(tonic::Status::internal("an answer to no question"));
+                    }
                     in_flight -= 1;
                     for item in answer.partitions {
-                        self.take(item, peers.clock);
+                        let served = !item.records.is_empty();
+                        let id = self.take(item, peers.clock);
+                        last_served = id.filter(|_| served).or(last_served);
                     }
                 }
-                // A newer request makes the leader answer the parked one at once.
-                () = self.changed.notified(), if in_flight == 1 => {
-                    let request = self.request(peers, leader);
-                    if !request.partitions.is_empty() {
-                        if requests.send(request).await.is_err() {
-                            return Ok(());
-                        }
-                        in_flight = 2;
-                    }
-                }
+                () = self.changed.notified(), if in_flight < 2 => news = true,
+                () = backed_off, if in_flight < 2 => news = true,
             }
         }
     }
 
-    async fn idle(&self) {
-        let pause = tokio::time::sleep(RECONNECT_PAUSE);
-        tokio::select! {
-            () = self.changed.notified() => {}
-            () = pause => {}
-        }
-    }
-
-    fn request(&self, peers: &Membership, leader: BrokerId) -> FetchRequest {
+    /// Asks for every partition that may be fetched now. Also says how long it is until the next one may, of those that back off.
+    fn request(
+        &self,
+        peers: &Membership,
+        leader: BrokerId,
+        last_served: Option<PartitionId>,
+    ) -> (FetchRequest, Option<Duration>) {
         let now = peers.clock.now();
-        let followed: Vec<Arc<Partition>> = self.followed.lock().values().cloned().collect();
-        let partitions = followed.iter().filter_map(|partition| {
-            let position = partition.fetch_position()?;
-            (position.leader == leader && position.not_before <= now).then(|| FetchPartition {
+        let mut later: Option<Millis> = None;
+        let mut partitions = Vec::new();
+        let followed = in_turn(&self.followed.lock(), last_served);
+        for partition in followed {
+            let position = partition.fetch_position();
+            let Some(position) = position.filter(|p| p.leader == leader) else {
+                continue;
+            };
+            if position.not_before > now {
+                let wait = position.not_before - now;
+                later = Some(later.map_or(wait, |l| l.min(wait)));
+                continue;
+            }
+            partitions.push(FetchPartition {
                 topic_id: partition.id.topic.to_bytes(),
                 partition: partition.id.partition,
                 leader_epoch: position.leader_epoch.0,
@@ -216,30 +241,29 @@ impl FetchLoop {
                 last_fetched_epoch: position.last_fetched_epoch.map(|e| e.0),
                 log_start: position.log_start.0,
                 max_bytes: PARTITION_MAX_BYTES as u32,
-            })
-        });
-        FetchRequest {
+            });
+        }
+        let request = FetchRequest {
             broker_id: peers.me.0,
             broker_epoch: peers.epoch().0,
             max_wait_ms: MAX_WAIT_MS,
             min_bytes: 1,
             max_bytes: RESPONSE_MAX_BYTES as u32,
-            partitions: partitions.collect(),
-        }
+            partitions,
+        };
+        (
+            request,
+            later.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        )
     }
 
-    /// Hands one partition's answer to its replica.
-    fn take(&self, item: FetchedPartition, clock: Clock) {
-        let Some(topic) = TopicId::from_bytes(&item.topic_id) else {
-            return;
-        };
+    /// Hands one partition's answer to its replica. Says which partition, if it is followed.
+    fn take(&self, item: FetchedPartition, clock: Clock) -> Option<PartitionId> {
         let id = PartitionId {
-            topic,
+            topic: TopicId::from_bytes(&item.topic_id)?,
             partition: item.partition,
         };
-        let Some(partition) = self.followed.lock().get(&id).cloned() else {
-            return;
-        };
+        let partition = self.followed.lock().get(&id).cloned()?;
         let answer = match (ErrorCode::from_wire(item.error as i16), item.diverging) {
             (Err(error), _) => FetchAnswer::Refused(error),
             (Ok(()), Some(end)) => FetchAnswer::Diverging(EpochEnd {
@@ -253,21 +277,42 @@ impl FetchLoop {
                 bytes: item.records,
             },
         };
-        let may_block = !matches!(answer, FetchAnswer::Data { .. });
+        // A truncation makes files durable, and so does the first batch of an epoch; other appends do not.
+        let newest = item.last_fetched_epoch.map(LeaderEpoch);
+        let may_block = match &answer {
+            FetchAnswer::Data { batches, .. } => batches
+                .last()
+                .is_some_and(|last| Some(last.epoch) != newest),
+            _ => true,
+        };
         let event = Event::Fetched {
             leader_epoch: LeaderEpoch(item.leader_epoch),
             fetch_offset: Offset(item.fetch_offset),
-            last_fetched_epoch: item.last_fetched_epoch.map(LeaderEpoch),
+            last_fetched_epoch: newest,
             answer,
             now: clock.now(),
         };
         if may_block {
-            // A truncation makes files durable.
             tokio::task::block_in_place(|| partition.handle(event));
         } else {
             partition.handle(event);
         }
+        Some(id)
     }
+}
+
+/// What is in a map, beginning after the key served last: an answer has room for some partitions only, and all must have their
+/// turn.
+fn in_turn<K: Ord, V: Clone>(map: &BTreeMap<K, V>, last_served: Option<K>) -> Vec<V> {
+    let (after, up_to) = match &last_served {
+        Some(key) => (
+            map.range((Bound::Excluded(key), Bound::Unbounded)),
+            Some(map.range(..=key)),
+        ),
+        None => (map.range::<K, _>(..), None),
+    };
+    let all = after.chain(up_to.into_iter().flatten());
+    all.map(|(_, value)| value.clone()).collect()
 }
 
 /// The batches before the first one that is cut short, damaged or out of order (F-6, H-21).
@@ -328,4 +373,18 @@ async fn bounds(
         .into_inner();
     ErrorCode::from_wire(answer.error as i16)?;
     Ok((Offset(answer.log_start), Offset(answer.log_end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_an_answer_the_partitions_behind_the_last_served_come_first() {
+        let map = BTreeMap::from([(1, 'a'), (3, 'b'), (5, 'c')]);
+        assert_eq!(in_turn(&map, None), ['a', 'b', 'c']);
+        assert_eq!(in_turn(&map, Some(3)), ['c', 'a', 'b']);
+        assert_eq!(in_turn(&map, Some(4)), ['c', 'a', 'b']); // not followed any more
+        assert_eq!(in_turn(&map, Some(5)), ['a', 'b', 'c']);
+    }
 }

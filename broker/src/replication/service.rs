@@ -77,8 +77,17 @@ impl Replica for ReplicaService {
 /// One follower's exchange.
 struct Follower {
     partitions: Arc<Partitions>,
-    /// High watermarks already told, so that an answer holds only partitions with something new.
-    told: BTreeMap<PartitionId, Offset>,
+    /// What was told already, so that an answer holds only partitions with something new.
+    told: BTreeMap<PartitionId, Told>,
+}
+
+/// Bounds told, and in answer to what: a follower that asks something else has perhaps not taken them in.
+#[derive(PartialEq, Eq)]
+struct Told {
+    leader_epoch: i32,
+    fetch_offset: i64,
+    high_watermark: i64,
+    log_start: i64,
 }
 
 /// A request, each partition looked up once.
@@ -198,7 +207,7 @@ impl Follower {
         answer.items[index] = Some(item);
     }
 
-    /// Keeps the items that have something to say: records, an error, a divergence, or a high watermark not yet told.
+    /// Keeps the items that have something to say: records, an error, a divergence, or bounds not yet told.
     fn finish(&mut self, fetch: &Fetch, answer: Answer) -> FetchResponse {
         let mut partitions = Vec::new();
         for (item, (_, partition)) in answer.items.into_iter().zip(&fetch.items) {
@@ -212,8 +221,16 @@ impl Follower {
                 self.told.remove(&partition.id);
                 true
             } else {
-                let watermark = Offset(item.high_watermark);
-                self.told.insert(partition.id, watermark) != Some(watermark)
+                let told = Told {
+                    leader_epoch: item.leader_epoch,
+                    fetch_offset: item.fetch_offset,
+                    high_watermark: item.high_watermark,
+                    log_start: item.log_start,
+                };
+                let before = self.told.get(&partition.id);
+                let news = before != Some(&told);
+                self.told.insert(partition.id, told);
+                news
             };
             if news || !item.records.is_empty() {
                 partitions.push(item);
