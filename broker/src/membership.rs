@@ -53,6 +53,11 @@ impl Membership {
         BrokerEpoch(self.epoch.load(Ordering::Acquire))
     }
 
+    /// The epoch of the current registration, if there ever was one in this life.
+    pub fn registered(&self) -> Option<BrokerEpoch> {
+        BrokerEpoch::from_wire(self.epoch().0)
+    }
+
     pub(crate) fn set_epoch(&self, epoch: BrokerEpoch) {
         self.epoch.store(epoch.0, Ordering::Release);
     }
@@ -119,6 +124,12 @@ impl Membership {
     pub fn is_listed(&self, broker: &BrokerRegistration) -> bool {
         let since = self.fenced.lock().get(&broker.id).copied();
         !broker.fenced || since.is_some_and(|since| self.clock.now() - since < FAREWELL_MS)
+    }
+
+    /// Whether a broker is being drained before it stops.
+    pub(crate) fn is_anybody_stopping(&self) -> bool {
+        let image = self.image.load();
+        image.brokers.values().any(|b| b.shutting_down && !b.fenced)
     }
 
     /// Active brokers among a partition's replicas, with their registered epochs (L-24).

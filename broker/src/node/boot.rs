@@ -40,6 +40,14 @@ pub fn note_epoch(dir: &Path, epoch: BrokerEpoch) -> io::Result<()> {
     fs::rename(temporary, dir.join(FILE))
 }
 
+/// Takes back what was noted.
+pub fn forget_epoch(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +58,9 @@ mod tests {
         assert_eq!(epoch_of_this_boot(dir.path()), None);
         note_epoch(dir.path(), BrokerEpoch(42)).expect("written");
         assert_eq!(epoch_of_this_boot(dir.path()), Some(BrokerEpoch(42)));
+        forget_epoch(dir.path()).expect("removed");
+        forget_epoch(dir.path()).expect("nothing to remove");
+        assert_eq!(epoch_of_this_boot(dir.path()), None);
         fs::write(
             dir.path().join(FILE),
             r#"{"boot_id":"another","broker_epoch":42}"#,

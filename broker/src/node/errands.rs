@@ -68,6 +68,14 @@ fn run_one(node: &Arc<Node>, id: PartitionId, errand: Errand) {
                 tokio::task::spawn_blocking(move || partition.flush());
             }
         }
+        Errand::Withdraw => {
+            // What was not written may have been acknowledged.
+            let unwritten = |p: &Arc<Partition>| p.offline().is_some_and(|o| !o.unreadable);
+            if partition.is_some_and(|p| unwritten(&p)) {
+                let node = node.clone();
+                tokio::task::spawn_blocking(move || node.logs.forget_epoch());
+            }
+        }
         Errand::AskIsr { .. } => unreachable!("proposals are collected by the caller"),
     }
 }

@@ -1,5 +1,6 @@
 //! The broker's lease: a stream of heartbeats to the active controller, opened again at once when it breaks.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,12 +8,13 @@ use epoka_proto::error::ErrorCode;
 use epoka_proto::v1::{HeartbeatRequest, HeartbeatResponse};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{interval, sleep};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::controller::ActiveController;
+use super::pause::Pause;
 use crate::membership::Membership;
 
 /// What the controller last said of this broker.
@@ -35,7 +37,10 @@ impl Lease {
     };
 }
 
-const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
+/// Pauses before the stream is opened again: short at first, for a controller that has only changed places. A broker whose
+/// registration is not current is refused until it has registered again.
+const RECONNECT_PAUSES: RangeInclusive<Duration> =
+    Duration::from_millis(5)..=Duration::from_millis(100);
 /// A broker that wants something (to be unfenced, to stop) asks more often.
 const EAGER_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -56,18 +61,19 @@ pub struct Heartbeats {
 impl Heartbeats {
     /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                outcome = self.stream() => if let Err(error) = outcome {
+        let beating = async {
+            let mut pause = Pause::new(RECONNECT_PAUSES);
+            loop {
+                if let Err(error) = self.stream(&mut pause).await {
                     tracing::debug!(%error, "the heartbeat stream broke");
-                },
+                }
+                pause.wait().await;
             }
-            sleep(RECONNECT_PAUSE).await;
-        }
+        };
+        stop.run_until_cancelled(beating).await;
     }
 
-    async fn stream(&mut self) -> Result<(), Status> {
+    async fn stream(&mut self, pause: &mut Pause) -> Result<(), Status> {
         let (address, mut client) = self.active.connect().await?;
         let (beats, outgoing) = mpsc::channel(4);
         let opened = async {
@@ -82,14 +88,19 @@ impl Heartbeats {
             }
         };
         let mut applied = self.membership.watch_applied();
-        let mut regular = interval(self.interval);
-        let mut eager = interval(EAGER_INTERVAL);
+        let mut regular = every(self.interval);
+        let mut eager = every(EAGER_INTERVAL);
         loop {
             let lease = *self.lease.borrow();
             let wants = lease.fenced || *self.want_shutdown.borrow();
             tokio::select! {
                 answer = answers.next() => match answer {
-                    Some(Ok(answer)) => self.take(&answer),
+                    Some(Ok(answer)) => {
+                        self.take(&answer);
+                        if !self.lease.borrow().stale {
+                            pause.reset();
+                        }
+                    }
                     Some(Err(status)) => {
                         self.active.failed(&address, &status);
                         return Err(status);
@@ -98,7 +109,10 @@ impl Heartbeats {
                 },
                 _ = regular.tick() => self.beat(&beats).await,
                 _ = eager.tick(), if wants => self.beat(&beats).await,
-                Ok(()) = applied.changed(), if wants => self.beat(&beats).await,
+                // A broker that wants to stop waits for all others to have applied that it leads nothing (C-16).
+                Ok(()) = applied.changed() => if wants || self.membership.is_anybody_stopping() {
+                    self.beat(&beats).await;
+                },
                 Ok(()) = self.want_shutdown.changed() => self.beat(&beats).await,
             }
         }
@@ -139,4 +153,11 @@ impl Heartbeats {
         self.lease
             .send_if_modified(|old| std::mem::replace(old, lease) != lease);
     }
+}
+
+/// A clock that does not make up for ticks nobody waited for.
+fn every(period: Duration) -> Interval {
+    let mut clock = interval(period);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    clock
 }

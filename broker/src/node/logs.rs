@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -16,10 +17,13 @@ use parking_lot::Mutex;
 
 use super::boot;
 use crate::clock::wall_clock_ms;
-use crate::partition::Partition;
+use crate::partition::{Offline, Partition};
 
 /// How long the files of a deleted log stay readable for those who read them.
 const UNLINK_DELAY: Duration = Duration::from_secs(60);
+
+/// What stands in the clean-shutdown marker when the data was never served under an epoch that may be claimed.
+const NO_EPOCH: BrokerEpoch = BrokerEpoch(-1);
 
 /// What was found when a log was opened.
 type Opened = Result<PartitionLog, OpenError>;
@@ -35,6 +39,8 @@ pub struct Logs {
     /// The broker epoch this data was last served under, when nothing acknowledged can have been lost since.
     previous_epoch: Option<BrokerEpoch>,
     loaded_whole: bool,
+    /// A write failed in this life.
+    incomplete: AtomicBool,
 }
 
 impl Logs {
@@ -71,6 +77,7 @@ impl Logs {
             events,
             previous_epoch: None,
             loaded_whole: false,
+            incomplete: AtomicBool::new(false),
         };
         logs.load_all(work);
         let loaded_whole = logs.found.lock().values().all(Result::is_ok);
@@ -132,6 +139,16 @@ impl Logs {
         }));
     }
 
+    /// A write failed, so acknowledged records may be missing from the files: nothing is claimed at the next start.
+    pub fn forget_epoch(&self) {
+        self.incomplete.store(true, Ordering::Release);
+        for dir in &self.dirs {
+            if let Err(error) = boot::forget_epoch(dir.path()) {
+                tracing::error!(path = %dir.path().display(), %error, "cannot take back the noted broker epoch");
+            }
+        }
+    }
+
     /// The broker epoch to claim at registration (C-13): absent when acknowledged data may be missing here.
     pub fn previous_epoch(&self) -> Option<BrokerEpoch> {
         self.previous_epoch
@@ -165,6 +182,9 @@ impl Logs {
 
     /// Notes the epoch under which the data is served from now on.
     pub fn note_epoch(&self, epoch: BrokerEpoch) {
+        if self.incomplete.load(Ordering::Acquire) {
+            return;
+        }
         for dir in &self.dirs {
             if let Err(error) = boot::note_epoch(dir.path(), epoch) {
                 tracing::warn!(%error, "cannot note the broker epoch: the next start counts as unclean");
@@ -172,28 +192,20 @@ impl Logs {
         }
     }
 
-    /// The log of a partition, as found at start or new, and its high watermark. `may_refetch`: another replica leads, so a
-    /// damaged log may be set aside and fetched anew. The error says why there is no log.
+    /// The log of a partition, as found at start or new, and its high watermark.
     pub fn take(
         &self,
         id: PartitionId,
         name: &TopicPartition,
         config: LogConfig,
-        may_refetch: bool,
-    ) -> (Result<PartitionLog, String>, Offset) {
+    ) -> (Result<PartitionLog, Offline>, Offset) {
         let found = self.found.lock().remove(&id);
         let opened = match found {
             Some(Ok(mut log)) => {
                 log.set_config(config);
                 Ok(log)
             }
-            Some(Err(error)) if may_refetch => self.set_aside(id, name, &error, config),
-            Some(Err(error)) => {
-                let reason = format!("{name}: {error}");
-                self.report_offline(name, &reason);
-                self.found.lock().insert(id, Err(error));
-                Err(reason)
-            }
+            Some(Err(error)) => Err(self.offline(name, format!("{name}: {error}"), true)),
             None => self.create(id, name, config),
         };
         let watermark = opened.as_ref().map_or(Offset::ZERO, |log| {
@@ -204,40 +216,20 @@ impl Logs {
         (opened, watermark)
     }
 
-    /// Whether a log was found damaged at start and is still waiting to be set aside.
-    pub fn was_found_damaged(&self, id: PartitionId) -> bool {
-        self.found.lock().get(&id).is_some_and(Result::is_err)
-    }
-
-    fn create(
+    /// Sets aside the files of a partition that cannot be read, and begins an empty log in their place. Nothing but the
+    /// partition's other replicas may be counted on from here: see that they hold everything committed.
+    pub fn begin_anew(
         &self,
         id: PartitionId,
         name: &TopicPartition,
         config: LogConfig,
-    ) -> Result<PartitionLog, String> {
-        let dir = self.emptiest();
-        let log = self.open_in(dir, name, id.topic, config);
-        let log = log.map_err(|error| format!("{name}: cannot create its log: {error}"))?;
-        self.home.lock().insert(id, (name.clone(), dir));
-        Ok(log)
-    }
-
-    fn set_aside(
-        &self,
-        id: PartitionId,
-        name: &TopicPartition,
-        error: &OpenError,
-        config: LogConfig,
-    ) -> Result<PartitionLog, String> {
-        let home = self
-            .home
-            .lock()
-            .get(&id)
-            .map(|(_, dir)| *dir)
-            .unwrap_or_default();
-        let kept = self.dirs[home].quarantine(name);
-        let kept = kept.map_err(|e| format!("{name}: {error}; and it cannot be set aside: {e}"))?;
-        self.report_offline(name, &format!("{name}: {error}"));
+    ) -> Result<PartitionLog, Offline> {
+        let home = self.home.lock().get(&id).map(|(_, dir)| *dir);
+        let home = home.unwrap_or_default();
+        let kept = self.dirs[home]
+            .quarantine(name)
+            .map_err(|e| self.offline(name, format!("{name}: cannot be set aside: {e}"), false))?;
+        tracing::warn!(partition = %name, kept = %kept.display(), "unreadable files set aside");
         self.events.push(Kind::Repaired(Repaired {
             topic: name.topic.to_string(),
             partition: name.partition,
@@ -249,13 +241,33 @@ impl Logs {
         self.create(id, name, config)
     }
 
-    fn report_offline(&self, name: &TopicPartition, reason: &str) {
+    fn create(
+        &self,
+        id: PartitionId,
+        name: &TopicPartition,
+        config: LogConfig,
+    ) -> Result<PartitionLog, Offline> {
+        let dir = self.emptiest();
+        let log = self.open_in(dir, name, id.topic, config).map_err(|error| {
+            self.offline(
+                name,
+                format!("{name}: cannot create its log: {error}"),
+                false,
+            )
+        })?;
+        self.home.lock().insert(id, (name.clone(), dir));
+        Ok(log)
+    }
+
+    /// There is no log: says so to whoever watches.
+    fn offline(&self, name: &TopicPartition, reason: String, unreadable: bool) -> Offline {
         tracing::error!(partition = %name, reason, "the replica is offline");
         self.events.push(Kind::ReplicaOffline(ReplicaOffline {
             topic: name.topic.to_string(),
             partition: name.partition,
-            reason: reason.to_owned(),
+            reason: reason.clone(),
         }));
+        Offline { reason, unreadable }
     }
 
     fn emptiest(&self) -> usize {
@@ -358,40 +370,41 @@ impl Logs {
         }
     }
 
-    /// Closes every log and marks the directories cleanly shut down (D-10). High watermarks are saved before.
-    pub fn close(&self, partitions: &[Arc<Partition>], epoch: BrokerEpoch) {
+    /// Closes every log and marks the directories cleanly shut down (D-10, D-11), unless one of the logs did not come through
+    /// whole. `epoch`: under which the data was served last; `None` when nobody may count on it.
+    pub fn close(&self, partitions: &[Arc<Partition>], epoch: Option<BrokerEpoch>) {
         self.save_high_watermarks(partitions);
         self.save_log_starts(partitions);
-        let home = self.home.lock().clone();
-        let mut points: Vec<Vec<(TopicPartition, Offset)>> = vec![Vec::new(); self.dirs.len()];
         let mut clean = self.loaded_whole;
         for partition in partitions {
-            let Some(log) = partition.close() else {
-                clean = false;
-                continue;
-            };
-            let end = log.end();
-            match (log.close(), home.get(&partition.id)) {
-                (Ok(()), Some((_, dir))) => points[*dir].push((partition.name.clone(), end)),
-                (Ok(()), None) => {}
-                (Err(error), _) => {
-                    tracing::error!(partition = %partition.name, %error, "cannot close the log");
-                    clean = false;
-                }
-            }
+            clean &= !partition.has_failed();
+            clean &= partition.close().is_some_and(|log| self.close_log(log));
         }
-        for (dir, points) in self.dirs.iter().zip(points) {
-            let saved = dir.write_recovery_points(&points);
-            let done = saved.and_then(|()| {
-                if clean {
-                    dir.mark_clean_shutdown(epoch)
-                } else {
-                    Ok(())
-                }
-            });
-            if let Err(error) = done {
+        // Logs that no metadata spoke of in this life.
+        for opened in std::mem::take(&mut *self.found.lock()).into_values() {
+            clean &= opened.is_ok_and(|log| self.close_log(log));
+        }
+        if !clean {
+            tracing::warn!("not every log was closed whole: the next start will look them through");
+        }
+        for dir in &self.dirs {
+            let saved = if clean {
+                dir.mark_clean_shutdown(epoch.unwrap_or(NO_EPOCH))
+            } else {
+                dir.write_recovery_points(&[])
+            };
+            if let Err(error) = saved {
                 tracing::error!(path = %dir.path().display(), %error, "the next start will recover the logs");
             }
         }
+    }
+
+    fn close_log(&self, log: PartitionLog) -> bool {
+        let partition = log.partition().clone();
+        let closed = log.close();
+        if let Err(error) = &closed {
+            tracing::error!(%partition, %error, "cannot close the log");
+        }
+        closed.is_ok()
     }
 }

@@ -9,6 +9,7 @@ mod heartbeat;
 mod log_service;
 mod logs;
 mod metadata;
+mod pause;
 mod producer_ids;
 mod start;
 

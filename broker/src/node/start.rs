@@ -1,6 +1,7 @@
 //! A broker's life: load logs, register, take up the metadata, get unfenced, serve; and the way back (D-10).
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use epoka_proto::v1::{Listener, RegisterRequest};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -24,6 +25,7 @@ use super::controller::{ActiveController, ControllerClient};
 use super::heartbeat::{Heartbeats, Lease};
 use super::log_service::LogService;
 use super::logs::Logs;
+use super::pause::Pause;
 use super::producer_ids::ProducerIds;
 use super::{Node, background, errands, metadata};
 use crate::clock::Clock;
@@ -34,8 +36,12 @@ use crate::partition::Surroundings;
 use crate::partitions::Partitions;
 use crate::replication::{FRAME_SIZE, Fetchers, MESSAGE_LIMIT, ReplicaService, WINDOW};
 
-/// Pause between attempts to register.
-const REGISTER_PAUSE: Duration = Duration::from_millis(10);
+/// Pauses between attempts to register: short at first, because a successor usually waits for the end of a life that has ended
+/// already.
+const REGISTER_PAUSES: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_millis(200);
+/// How long after a new registration heartbeats may still speak of the old one.
+const REGISTRATION_SETTLES: Duration = Duration::from_secs(1);
 
 /// A running broker.
 pub struct Broker {
@@ -48,7 +54,8 @@ pub struct Broker {
     serving: CancellationToken,
     /// Ends what the controller sees.
     belonging: CancellationToken,
-    metadata: JoinHandle<anyhow::Result<()>>,
+    /// The life in the cluster; absent once it is known how it ended.
+    belongs: Option<JoinHandle<anyhow::Result<()>>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -101,7 +108,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         want_shutdown: shutdown_wanted,
         lease: lease_sender,
     };
-    let metadata = tokio::spawn(belong(
+    let belongs = tokio::spawn(belong(
         registrar,
         heartbeats,
         lease.clone(),
@@ -126,7 +133,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         want_shutdown,
         serving,
         belonging,
-        metadata,
+        belongs: Some(belongs),
         tasks,
     })
 }
@@ -191,32 +198,39 @@ async fn belong(
         registered = registrar.register() => registered?,
     }
     let beating = tokio::spawn(heartbeats.run(stop.clone()));
-    let again = tokio::spawn({
-        let stop = stop.clone();
-        async move {
-            // A controller that lost track of this registration gets it again, unchanged (H-44).
-            while lease.wait_for(|l| l.stale).await.is_ok() {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    outcome = registrar.register() => if let Err(error) = outcome {
-                        tracing::error!(%error, "cannot register again");
-                    },
-                }
-                sleep(REGISTER_PAUSE).await;
-            }
-        }
-    });
     let clients = tokio::spawn({
         let node = node.clone();
         async move {
-            node.applied(0).await;
-            kafka::serve(serving.kafka, node, serving.stop).await;
+            if serving
+                .stop
+                .run_until_cancelled(node.applied(0))
+                .await
+                .is_some()
+            {
+                kafka::serve(serving.kafka, node, serving.stop).await;
+            }
         }
     });
-    let outcome = metadata::follow(node, stop).await;
+    // A controller that lost track of this registration gets it again, unchanged (H-44).
+    let again = async {
+        loop {
+            // The sender lives in the heartbeats, which outlive this.
+            drop(lease.wait_for(|l| l.stale).await);
+            registrar.register().await?;
+            drop(timeout(REGISTRATION_SETTLES, lease.wait_for(|l| !l.stale)).await);
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = metadata::follow(node, stop.clone()) => outcome,
+        refused = again => refused,
+    };
     beating.abort();
-    again.abort();
-    clients.abort();
+    if stop.is_cancelled() {
+        // They answer what they have, and end by themselves.
+        drop(clients.await);
+    } else {
+        clients.abort();
+    }
     outcome
 }
 
@@ -230,8 +244,10 @@ struct Registrar {
 impl Registrar {
     /// Tries until the controller admits this broker; an error when it never will.
     async fn register(&self) -> anyhow::Result<()> {
+        let mut pause = Pause::new(REGISTER_PAUSES);
+        let mut told = String::new();
         loop {
-            match self.node.controller.register(self.request()).await {
+            let why = match self.node.controller.register(self.request()).await {
                 Ok(answer) => match ErrorCode::from_wire(answer.error as i16) {
                     Ok(()) => {
                         let epoch = BrokerEpoch(answer.broker_epoch);
@@ -248,13 +264,15 @@ impl Registrar {
                         );
                     }
                     // The old life of this broker still has its lease: it runs out.
-                    Err(error) => {
-                        tracing::debug!(%error, message = answer.message, "not admitted yet")
-                    }
+                    Err(error) => format!("{error}: {}", answer.message),
                 },
-                Err(status) => tracing::debug!(%status, "no controller admits this broker yet"),
+                Err(status) => status.message().to_owned(),
+            };
+            if told != why {
+                tracing::warn!(%why, "not admitted to the cluster yet");
+                told = why;
             }
-            sleep(REGISTER_PAUSE).await;
+            pause.wait().await;
         }
     }
 
@@ -318,7 +336,12 @@ impl Broker {
 
     /// Waits until the broker cannot go on by itself, and says why. Pends while it is well.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match (&mut self.metadata).await {
+        let Some(belongs) = &mut self.belongs else {
+            return std::future::pending().await; // it was told already
+        };
+        let ended = belongs.await;
+        self.belongs = None;
+        match ended {
             Ok(Err(error)) => error,
             Ok(Ok(())) => anyhow::anyhow!("the broker was stopped"),
             Err(error) => error.into(),
@@ -328,27 +351,35 @@ impl Broker {
     /// Stops in order: leadership moves away first, then clients and followers are let go, then the logs are closed
     /// cleanly (D-10). Gives up waiting for the controller after `controlled.shutdown.deadline.ms`.
     pub async fn shutdown(self) {
+        let joined = self.node.membership.registered().is_some();
         self.want_shutdown.send_replace(true);
         let mut lease = self.lease.clone();
         let let_go = lease.wait_for(|l| l.may_stop || l.stale);
-        if timeout(self.node.config.shutdown_deadline, let_go)
-            .await
-            .is_err()
+        // Nobody has to let go of a broker that was never in the cluster, or is out of it.
+        if self.belongs.is_some()
+            && joined
+            && timeout(self.node.config.shutdown_deadline, let_go)
+                .await
+                .is_err()
         {
             tracing::warn!("the controller did not let this broker go in time; stopping anyway");
         }
         self.serving.cancel();
         self.belonging.cancel();
-        let node = self.node.clone();
-        for task in self.tasks.iter().skip(2) {
-            task.abort();
+        if let Some(belongs) = self.belongs {
+            drop(belongs.await); // what it has to say is of no interest any more
         }
-        drop(self.metadata.await);
-        let epoch = node.membership.epoch();
-        let closing =
-            tokio::task::spawn_blocking(move || node.logs.close(&node.partitions.all(), epoch));
+        let node = self.node;
+        let closing = tokio::task::spawn_blocking(move || {
+            let epoch = node.membership.registered();
+            let epoch = epoch.or(node.logs.previous_epoch());
+            node.logs.close(&node.partitions.all(), epoch);
+        });
         if let Err(error) = closing.await {
             tracing::error!(%error, "closing the logs failed");
+        }
+        for task in self.tasks {
+            task.abort();
         }
     }
 }

@@ -7,7 +7,7 @@ use epoka_proto::error::ErrorCode;
 use epoka_proto::v1;
 use epoka_proto::v1::event::Kind;
 
-use super::{Caller, Errand, Partition, Scratch, State, log_state};
+use super::{Caller, Errand, Offline, Partition, Scratch, State, log_state};
 use crate::clock::wall_clock_ms;
 use crate::replica::{Answer, Effect, Event, LogState, News, Notice, Produced, ReadAnswer};
 use crate::waiter::{Interest, ReadWaiter};
@@ -99,7 +99,11 @@ impl Partition {
             }
             Effect::Notice(notice) => {
                 if let Notice::Failed { reason } = &notice {
-                    state.offline = Some(reason.clone());
+                    state.offline = Some(Offline {
+                        reason: reason.clone(),
+                        unreadable: false,
+                    });
+                    outbox.errands.push(Errand::Withdraw);
                 }
                 outbox.events.extend(self.event(notice));
                 None

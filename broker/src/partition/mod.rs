@@ -61,6 +61,21 @@ pub enum Errand {
     },
     /// A segment was rolled, or enough was appended: make the log durable up to its end.
     Flush,
+    /// The replica has failed: have somebody else lead.
+    Withdraw,
+}
+
+/// The largest batch taken, whatever a topic allows: it must fit into a message between brokers.
+pub const LARGEST_BATCH: usize = 112 << 20;
+
+/// Why a replica does not serve.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offline {
+    /// In a sentence.
+    pub reason: String,
+    /// What is in its files cannot be read, but others may be written in their place: once another replica leads, the
+    /// partition is fetched from it anew. Where writing failed, only an operator can help.
+    pub unreadable: bool,
 }
 
 /// What every partition of a node shares.
@@ -115,9 +130,9 @@ pub struct Partition {
 
 struct State {
     replica: Replica,
-    /// Absent when the replica is offline, or was closed.
+    /// Absent when the log could not be opened, or was closed.
     log: Option<PartitionLog>,
-    offline: Option<String>,
+    offline: Option<Offline>,
     config: Arc<TopicConfig>,
     callers: BTreeMap<ReplyId, Caller>,
     next_reply: u64,
@@ -142,7 +157,7 @@ impl Partition {
         name: TopicPartition,
         around: Surroundings,
         config: Arc<TopicConfig>,
-        log: Result<PartitionLog, String>,
+        log: Result<PartitionLog, Offline>,
         high_watermark: Offset,
     ) -> Self {
         let (log, offline) = match log {
@@ -159,13 +174,10 @@ impl Partition {
             replica_lag_time_max_ms: around.replica_lag_time_max_ms,
         };
         let mut replica = Replica::new(around.me, settings, log_state, high_watermark);
-        if let Some(reason) = &offline {
-            replica.step(
-                Event::LogFailed {
-                    reason: reason.clone(),
-                },
-                &mut Vec::new(),
-            );
+        if let Some(offline) = &offline {
+            let reason = offline.reason.clone();
+            // Nobody waits for a replica that was never anything else.
+            replica.step(Event::LogFailed { reason }, &mut Vec::new());
         }
         let state = State {
             replica,
@@ -227,15 +239,12 @@ impl Partition {
         let mut outbox = Outbox::default();
         {
             let mut state = self.state.lock();
-            let Some(log) = &state.log else {
-                // A caller that left does not want to know.
-                let _ = answer.send(Err(ErrorCode::KafkaStorageError));
-                return;
-            };
-            let sequence = match log.check_producer(&header) {
-                ProducerVerdict::Next => Sequence::Next,
-                ProducerVerdict::Duplicate { base, end } => Sequence::Duplicate { base, end },
-                ProducerVerdict::Refused(error) => Sequence::Refused(error),
+            let verdict = state.log.as_ref().map(|log| log.check_producer(&header));
+            let sequence = match verdict {
+                // Without a log the replica does not lead, and refuses.
+                None | Some(ProducerVerdict::Next) => Sequence::Next,
+                Some(ProducerVerdict::Duplicate { base, end }) => Sequence::Duplicate { base, end },
+                Some(ProducerVerdict::Refused(error)) => Sequence::Refused(error),
             };
             let reply = ReplyId(state.next_reply);
             state.next_reply += 1;
@@ -309,9 +318,27 @@ impl Partition {
                     "{}: cannot read at offset {}: {error}",
                     self.name, grant.from
                 );
-                self.handle(Event::LogFailed { reason });
+                self.fail(reason, true);
                 ErrorCode::KafkaStorageError
             })
+    }
+
+    /// Takes the replica out of service because of what happened outside a step. A replica that has left already has nothing
+    /// to lose.
+    fn fail(&self, reason: String, unreadable: bool) {
+        let mut outbox = Outbox::default();
+        {
+            let mut state = self.state.lock();
+            if state.log.is_none() || state.offline.is_some() {
+                return;
+            }
+            tracing::error!(partition = %self.name, reason, "the replica goes offline");
+            self.step(&mut state, Event::LogFailed { reason }, &mut outbox);
+            if let Some(offline) = &mut state.offline {
+                offline.unreadable = unreadable;
+            }
+        }
+        self.send(outbox);
     }
 
     /// Asks to be woken once, with `tag`, when there may be more to read. Register first, then look again (L-43).
@@ -342,7 +369,7 @@ impl Partition {
             Ok(point) => drop(self.with_log(|log| log.flushed_to(point))),
             Err(error) => {
                 let reason = format!("{}: cannot make the log durable: {error}", self.name);
-                self.handle(Event::LogFailed { reason });
+                self.fail(reason, false);
             }
         }
     }
@@ -394,6 +421,9 @@ pub fn log_config(config: &TopicConfig) -> epoka_log::LogConfig {
 
 /// Checks a client's batch (L-10 step 4); topics with LogAppendTime get their time stamped.
 fn check(batch: Bytes, config: &TopicConfig) -> Result<(BatchHeader, Bytes), ErrorCode> {
+    if batch.len() > LARGEST_BATCH {
+        return Err(ErrorCode::MessageTooLarge);
+    }
     let now = wall_clock_ms();
     let header = batch::check_client_batch(&batch, &config.limits(now)).map_err(|e| e.code())?;
     match config.message_timestamp_type {

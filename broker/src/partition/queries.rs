@@ -6,7 +6,7 @@ use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{LeaderEpoch, Millis, Offset};
 use epoka_proto::v1::ReplicaInfo;
 
-use super::Partition;
+use super::{Offline, Partition};
 use crate::replica::FetchPosition;
 
 impl Partition {
@@ -112,12 +112,21 @@ impl Partition {
             log_start: log.start.0,
             log_end: log.end.0,
             high_watermark: state.replica.high_watermark().0,
-            offline: state.offline.clone().unwrap_or_default(),
+            offline: state
+                .offline
+                .as_ref()
+                .map(|o| o.reason.clone())
+                .unwrap_or_default(),
         }
     }
 
     /// Why the replica does not serve, if it does not.
-    pub fn offline(&self) -> Option<String> {
+    pub fn offline(&self) -> Option<Offline> {
         self.state.lock().offline.clone()
+    }
+
+    /// Whether the replica does not serve.
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().offline.is_some()
     }
 }
