@@ -408,3 +408,6 @@ impl Logs {
         closed.is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -435,3 +435,6 @@ fn check(batch: Bytes, config: &TopicConfig) -> Result<(BatchHeader, Bytes), Err
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
