@@ -11,7 +11,7 @@ use epoka_proto::v1::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterConfigsRequest,
     AlterPartitionRequest, AlterPartitionResponse, CreatePartitionsRequest, CreateTopicsRequest,
     DeleteTopicsRequest, ElectLeadersRequest, ElectLeadersResponse, RegisterRequest,
-    RegisterResponse, TopicResults,
+    RegisterResponse, TopicResults, WithdrawRequest, WithdrawResponse,
 };
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -132,6 +132,8 @@ impl ControllerClient {
         register(RegisterRequest) -> RegisterResponse;
         /// Proposes ISRs.
         alter_partition(AlterPartitionRequest) -> AlterPartitionResponse;
+        /// Gives up failed replicas.
+        withdraw(WithdrawRequest) -> WithdrawResponse;
         /// Creates topics.
         create_topics(CreateTopicsRequest) -> TopicResults;
         /// Deletes topics.

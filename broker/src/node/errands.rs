@@ -69,6 +69,7 @@ fn run_one(node: &Arc<Node>, id: PartitionId, errand: Errand) {
             }
         }
         Errand::Withdraw => {
+            node.failures.notify_one();
             // What was not written may have been acknowledged.
             let unwritten = |p: &Arc<Partition>| p.offline().is_some_and(|o| !o.unreadable);
             if partition.is_some_and(|p| unwritten(&p)) {

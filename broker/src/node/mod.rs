@@ -12,6 +12,7 @@ mod metadata;
 mod pause;
 mod producer_ids;
 mod start;
+mod withdraw;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerId, PartitionId, ProducerId};
 use epoka_proto::metadata::{BrokerRegistration, Image};
 pub use start::{Broker, start};
+use tokio::sync::Notify;
 
 use crate::config::BrokerConfig;
 use crate::membership::Membership;
@@ -41,6 +43,8 @@ pub struct Node {
     active: Arc<ActiveController>,
     controller: ControllerClient,
     producer_ids: ProducerIds,
+    /// Told when a replica fails.
+    failures: Notify,
 }
 
 impl Node {

@@ -14,7 +14,7 @@ use epoka_proto::v1::log_server::LogServer;
 use epoka_proto::v1::replica_server::ReplicaServer;
 use epoka_proto::v1::{Listener, RegisterRequest};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use super::log_service::LogService;
 use super::logs::Logs;
 use super::pause::Pause;
 use super::producer_ids::ProducerIds;
-use super::{Node, background, errands, metadata};
+use super::{Node, background, errands, metadata, withdraw};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
 use crate::kafka;
@@ -89,6 +89,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         controller: ControllerClient::new(active.clone()),
         active: active.clone(),
         producer_ids: ProducerIds::default(),
+        failures: Notify::new(),
         config,
     });
     let (lease_sender, lease) = watch::channel(Lease::INITIAL);
@@ -124,6 +125,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         tokio::spawn(background::tick(node.clone(), serving.clone())),
         tokio::spawn(background::checkpoint(node.clone(), serving.clone())),
         tokio::spawn(background::expire_producers(node.clone(), serving.clone())),
+        tokio::spawn(withdraw::run(node.clone(), serving.clone())),
     ];
     Ok(Broker {
         node,
@@ -203,7 +205,7 @@ async fn belong(
         async move {
             if serving
                 .stop
-                .run_until_cancelled(node.applied(0))
+                .run_until_cancelled(node.applied(node.membership.epoch().0))
                 .await
                 .is_some()
             {

@@ -2,8 +2,8 @@
 //! Rules C-10 to C-18. When a broker is to be fenced is decided elsewhere; here it only happens.
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId};
-use epoka_proto::metadata::{BrokerRegistration, Record};
+use epoka_proto::ids::{BrokerEpoch, BrokerId, PartitionId};
+use epoka_proto::metadata::{Assignment, BrokerRegistration, Record};
 
 use super::commands::{Refusal, Registration};
 use super::work::Work;
@@ -59,10 +59,7 @@ impl Work<'_> {
         if clean {
             self.leave_isrs(broker);
         } else {
-            let held = |a: &epoka_proto::metadata::Assignment| {
-                a.isr.contains(&broker) || a.elr.contains(&broker)
-            };
-            for id in self.partitions_where(held) {
+            for id in self.partitions_where(|a| is_held_by(a, broker)) {
                 self.change(id, |c| c.without(broker).unclean_restart(broker));
             }
         }
@@ -129,6 +126,28 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Replicas that failed while their broker goes on: as after an unclean restart, but only there. A replica that nobody else
+    /// could stand in for keeps its place: without it, not even its repair would bring the partition back.
+    pub(super) fn withdraw(
+        &mut self,
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        partitions: &[PartitionId],
+    ) -> Result<(), ErrorCode> {
+        self.current(broker, epoch)?;
+        self.leaving = Some(broker);
+        for &id in partitions {
+            let replaceable = self.image().assignment(id).is_some_and(|a| {
+                is_held_by(a, broker) && a.isr.iter().chain(&a.elr).any(|&b| b != broker)
+            });
+            if replaceable {
+                self.change(id, |c| c.without(broker).unclean_restart(broker));
+            }
+        }
+        self.leaving = None;
+        Ok(())
+    }
+
     pub(super) fn unregister(&mut self, broker: BrokerId) -> Result<(), ErrorCode> {
         if !self.image().brokers.contains_key(&broker) {
             return Err(ErrorCode::BrokerIdNotRegistered);
@@ -137,4 +156,9 @@ impl Work<'_> {
         self.write(Record::RemoveBroker { id: broker });
         Ok(())
     }
+}
+
+/// Whether a broker's replica counts as holding everything committed.
+fn is_held_by(assignment: &Assignment, broker: BrokerId) -> bool {
+    assignment.isr.contains(&broker) || assignment.elr.contains(&broker)
 }

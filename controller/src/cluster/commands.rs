@@ -61,6 +61,15 @@ pub enum Command {
         /// One proposal a partition.
         partitions: Vec<IsrProposal>,
     },
+    /// A broker's replicas of some partitions have failed: out of their ISRs, and no longer eligible to lead (C-18).
+    Withdraw {
+        /// Whose replicas.
+        broker: BrokerId,
+        /// Which life of it.
+        epoch: BrokerEpoch,
+        /// Which partitions.
+        partitions: Vec<PartitionId>,
+    },
     /// New topics.
     CreateTopics {
         /// Which; each succeeds or fails by itself.

@@ -77,6 +77,11 @@ impl Cluster {
                 epoch,
                 partitions,
             } => Reply::Isr(work.alter_partitions(*broker, *epoch, partitions)),
+            Command::Withdraw {
+                broker,
+                epoch,
+                partitions,
+            } => Reply::Done(work.withdraw(*broker, *epoch, partitions)),
             Command::CreateTopics { topics } => Reply::Topics(work.create_topics(topics)),
             Command::DeleteTopics { topics } => Reply::Topics(work.delete_topics(topics)),
             Command::CreatePartitions { topics } => Reply::Topics(work.create_partitions(topics)),

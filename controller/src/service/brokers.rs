@@ -1,4 +1,5 @@
-//! What brokers ask: to be registered, for the metadata, for a new ISR, for producer ids. Their leases are in `heartbeat`.
+//! What brokers ask: to be registered, for the metadata, for a new ISR, for producer ids, to be relieved of
+//! failed replicas. Their leases are in `heartbeat`.
 
 use std::sync::Arc;
 
@@ -112,6 +113,24 @@ fn isr_result(result: Result<Assignment, ErrorCode>) -> AlterPartitionResult {
             partition_epoch: -1,
         },
     }
+}
+
+pub(super) async fn withdraw(
+    shared: &Shared,
+    request: WithdrawRequest,
+) -> Result<Response<WithdrawResponse>, Status> {
+    let failed = request.partitions.into_iter().map(convert::partition);
+    let command = Command::Withdraw {
+        broker: BrokerId(request.broker_id),
+        epoch: BrokerEpoch(request.broker_epoch),
+        partitions: failed.collect::<Result<_, _>>()?,
+    };
+    let Reply::Done(result) = shared.propose(command).await?.reply else {
+        unreachable!("a withdrawal is done or not");
+    };
+    Ok(Response::new(WithdrawResponse {
+        error: convert::code(&result),
+    }))
 }
 
 pub(super) async fn allocate_producer_ids(

@@ -2,7 +2,7 @@
 //! of ours means is INVALID_ARGUMENT.
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, TopicId};
+use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, PartitionId, TopicId};
 use epoka_proto::metadata::Endpoint;
 use epoka_proto::v1;
 use tonic::Status;
@@ -60,13 +60,20 @@ pub(super) fn registration(message: v1::RegisterRequest) -> Result<Registration,
     })
 }
 
+pub(super) fn partition(partition: v1::PartitionRef) -> Result<PartitionId, Status> {
+    Ok(PartitionId {
+        topic: topic_id(&partition.topic_id)?,
+        partition: partition.partition,
+    })
+}
+
 pub(super) fn proposal(item: v1::AlterPartitionItem) -> Result<IsrProposal, Status> {
     let member = |m: v1::IsrMember| {
         let epoch = BrokerEpoch::from_wire(m.broker_epoch);
         (BrokerId(m.broker_id), epoch)
     };
     Ok(IsrProposal {
-        partition: epoka_proto::ids::PartitionId {
+        partition: PartitionId {
             topic: topic_id(&item.topic_id)?,
             partition: item.partition,
         },

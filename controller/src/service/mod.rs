@@ -67,6 +67,13 @@ impl Controller for ControllerService {
         brokers::alter_partition(&self.shared, request.into_inner()).await
     }
 
+    async fn withdraw(
+        &self,
+        request: Request<WithdrawRequest>,
+    ) -> Result<Response<WithdrawResponse>, Status> {
+        brokers::withdraw(&self.shared, request.into_inner()).await
+    }
+
     async fn allocate_producer_ids(
         &self,
         request: Request<AllocateProducerIdsRequest>,

@@ -215,3 +215,79 @@ fn producer_ids_come_in_blocks_and_never_twice() {
     let stale = Err(ErrorCode::StaleBrokerEpoch);
     assert_eq!(ask(BrokerEpoch(epoch.0 + 1)), Reply::ProducerIds(stale));
 }
+
+fn withdraw(world: &mut World, broker: i32, topic: TopicId) -> Reply {
+    let command = Command::Withdraw {
+        broker: BrokerId(broker),
+        epoch: world.epoch(broker),
+        partitions: vec![epoka_proto::ids::PartitionId {
+            topic,
+            partition: 0,
+        }],
+    };
+    world.run(command).reply
+}
+
+#[test]
+fn a_failed_replica_leads_no_longer_and_is_not_eligible_c_18() {
+    let mut world = World::with_brokers(3);
+    let topic = world.orders(&[1, 2, 3], 2);
+    assert_eq!(withdraw(&mut world, 1, topic), Reply::Done(Ok(())));
+    let now = world.assignment("orders", 0);
+    assert_eq!((now.leader, now.isr), (Some(BrokerId(2)), ids(&[2, 3])));
+    assert_eq!(now.leader_epoch.0, 1);
+    assert!(world.cluster.image().brokers[&BrokerId(1)].is_active());
+
+    // A follower's leaves the ISR and nothing else changes; below the minimum it is not eligible either.
+    assert_eq!(withdraw(&mut world, 3, topic), Reply::Done(Ok(())));
+    let now = world.assignment("orders", 0);
+    assert_eq!((now.leader, now.isr), (Some(BrokerId(2)), ids(&[2])));
+    assert_eq!((now.leader_epoch.0, now.elr), (1, vec![]));
+
+    // It has left already.
+    let before = now.partition_epoch;
+    assert_eq!(withdraw(&mut world, 3, topic), Reply::Done(Ok(())));
+    assert_eq!(world.assignment("orders", 0).partition_epoch, before);
+}
+
+#[test]
+fn a_failed_replica_that_nobody_can_stand_in_for_keeps_its_place() {
+    let mut world = World::with_brokers(2);
+    let topic = world.orders(&[1, 2], 1);
+    world.fence(2);
+    let before = world.assignment("orders", 0);
+    assert_eq!(before.isr, ids(&[1]));
+    assert_eq!(withdraw(&mut world, 1, topic), Reply::Done(Ok(())));
+    assert_eq!(world.assignment("orders", 0), before);
+}
+
+#[test]
+fn a_failed_leader_gives_way_to_an_eligible_replica_that_is_still_away() {
+    let mut world = World::with_brokers(2);
+    let topic = world.orders(&[1, 2], 2);
+    world.fence(2);
+    withdraw(&mut world, 1, topic);
+    let now = world.assignment("orders", 0);
+    assert_eq!((now.leader, now.isr, now.elr), (None, vec![], ids(&[2])));
+    world.unfence(2);
+    let now = world.assignment("orders", 0);
+    assert_eq!((now.leader, now.isr), (Some(BrokerId(2)), ids(&[2])));
+}
+
+#[test]
+fn only_the_present_life_of_a_broker_withdraws_c_11() {
+    let mut world = World::with_brokers(2);
+    let topic = world.orders(&[1, 2], 1);
+    let command = Command::Withdraw {
+        broker: BrokerId(1),
+        epoch: BrokerEpoch(-7),
+        partitions: vec![epoka_proto::ids::PartitionId {
+            topic,
+            partition: 0,
+        }],
+    };
+    assert_eq!(
+        world.run(command).reply,
+        Reply::Done(Err(ErrorCode::StaleBrokerEpoch))
+    );
+}

@@ -14,6 +14,7 @@ enum Step {
     Unfence(i32),
     BeginShutdown(i32),
     Unregister(i32),
+    Withdraw(i32, usize),
     /// From the leader, or from anyone; on the current epochs, or off by a little.
     Alter {
         partition: usize,
@@ -56,6 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => BROKERS.prop_map(Step::Unfence),
         2 => BROKERS.prop_map(Step::BeginShutdown),
         1 => BROKERS.prop_map(Step::Unregister),
+        2 => (BROKERS, 0usize..8).prop_map(|(broker, partition)| Step::Withdraw(broker, partition)),
         12 => alter.prop_map(|(partition, sender, leader_epoch, partition_epoch, isr, recovering)| Step::Alter {
             partition, sender, leader_epoch, partition_epoch, isr, recovering
         }),
@@ -102,6 +104,21 @@ impl World {
             Step::Unregister(id) => Command::Unregister {
                 broker: BrokerId(id),
             },
+            Step::Withdraw(id, partition) => {
+                let (broker, epoch) = of(self, id);
+                let all: Vec<_> = self
+                    .cluster
+                    .image()
+                    .partitions()
+                    .map(|(id, ..)| id)
+                    .collect();
+                let asked = all.get(partition % all.len().max(1));
+                Command::Withdraw {
+                    broker,
+                    epoch,
+                    partitions: asked.copied().into_iter().collect(),
+                }
+            }
             Step::Alter {
                 partition,
                 sender,
