@@ -22,8 +22,22 @@ pub(super) struct Outbox {
     pub(super) read: Option<Result<ReadAnswer, ErrorCode>>,
 }
 
+/// Ends the process if a step does not come to its end. A failed assert in the middle of it leaves replica and log in disagreement,
+/// and whoever locked the partition next would serve from that; another replica will lead instead.
+struct WholeStep;
+
+impl Drop for WholeStep {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("an invariant of a partition is broken: the broker ends here");
+            std::process::abort();
+        }
+    }
+}
+
 impl Partition {
     pub(super) fn step(&self, state: &mut State, event: Event, outbox: &mut Outbox) {
+        let _whole = WholeStep;
         let Scratch {
             mut effects,
             mut queue,
