@@ -40,6 +40,8 @@ use crate::replication::{FRAME_SIZE, Fetchers, MESSAGE_LIMIT, ReplicaService, WI
 /// already.
 const REGISTER_PAUSES: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(200);
+/// How long a peer of the gRPC services may be silent before it is asked for a sign of life, and how long that may take.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long after a new registration heartbeats may still speak of the old one.
 const REGISTRATION_SETTLES: Duration = Duration::from_secs(1);
 
@@ -163,6 +165,9 @@ fn serve_grpc(
         .max_frame_size(FRAME_SIZE)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
+        // A peer that vanished without a word leaves nothing behind.
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(replica)
         .add_service(log)
         .add_service(EventsServer::new(events));
