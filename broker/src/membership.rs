@@ -74,7 +74,7 @@ impl Membership {
         let mut fenced = self.fenced.lock();
         fenced.retain(|id, _| image.brokers.get(id).is_some_and(|b| b.fenced));
         for broker in image.brokers.values().filter(|b| b.fenced) {
-            if before.brokers.get(&broker.id).is_some_and(|b| !b.fenced) {
+            if before.brokers.get(&broker.id).is_none_or(|b| !b.fenced) {
                 fenced.insert(broker.id, now);
             }
         }
@@ -119,11 +119,14 @@ impl Membership {
         since.is_some_and(|since| self.clock.now() - since < SUSPICION_MS)
     }
 
-    /// Whether clients are told of this broker: it is unfenced, or was until a moment ago. A client that moves its partitions
-    /// away from a dead broker still needs to know it, or it forgets the partitions along with the broker.
+    /// Whether clients are told of this broker: it is this one, which is evidently there; it is unfenced, or was until a moment
+    /// ago, as far as this broker knows. A client that moves its partitions away from a dead broker still needs to know it, or it
+    /// forgets the partitions along with the broker; one that is told of no broker at all has nobody left to ask.
     pub fn is_listed(&self, broker: &BrokerRegistration) -> bool {
         let since = self.fenced.lock().get(&broker.id).copied();
-        !broker.fenced || since.is_some_and(|since| self.clock.now() - since < FAREWELL_MS)
+        broker.id == self.me
+            || !broker.fenced
+            || since.is_some_and(|since| self.clock.now() - since < FAREWELL_MS)
     }
 
     /// Whether a broker is being drained before it stops.

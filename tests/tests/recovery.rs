@@ -113,7 +113,6 @@ fn offline(kind: &Kind) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "open: fails, cause not yet found"]
 async fn everything_killed_at_once_loses_nothing_acknowledged() {
     let spec = Spec::default().topic("orders", 3, &[("segment.bytes", "65536")]);
     let mut cluster = Cluster::start(EPOKA, spec).await;

@@ -345,11 +345,17 @@ impl Cluster {
     }
 
     async fn unequal_replica(&mut self) -> Option<String> {
+        let Some(metadata) = self.metadata().await else {
+            return Some("no broker answers".to_owned());
+        };
+        let wanted: usize = metadata.partitions().map(|(_, p)| p.replicas.len()).sum();
         let mut known = BTreeMap::new();
+        let mut held = 0;
         for (broker, states) in self.replica_states().await {
             let Some(states) = states else {
                 return Some(format!("{broker} does not answer"));
             };
+            held += states.len();
             for state in states {
                 let at = (state.log_end, state.high_watermark);
                 let first = *known.entry(state.partition.clone()).or_insert(at);
@@ -358,7 +364,8 @@ impl Cluster {
                 }
             }
         }
-        None
+        // A broker that has just started may not hold its replicas yet.
+        (held != wanted).then(|| format!("{held} replicas of {wanted}"))
     }
 
     /// What each broker's replicas hold; `None` for a broker that is down or does not answer.

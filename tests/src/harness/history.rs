@@ -39,8 +39,8 @@ impl fmt::Display for WriteId {
 /// What the writer was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Written at this offset.
-    Acked(i64),
+    /// Written, at this offset; a client that had its acknowledgement from a later record's does not know where.
+    Acked(Option<i64>),
     /// Not known to be written: it may turn up or not.
     Unknown(String),
 }
@@ -196,15 +196,21 @@ impl History {
             .iter()
             .map(|s| ((s.partition, s.offset), s.id))
             .collect();
+        let found: BTreeSet<_> = self.finally.iter().map(|s| (s.partition, s.id)).collect();
         for write in &self.writes {
             let Outcome::Acked(offset) = write.outcome else {
                 continue;
             };
-            let later = (write.partition, offset)..=(write.partition, i64::MAX);
-            if log.get(&(write.partition, offset)) == Some(&Some(write.id)) {
+            let id = Some(write.id);
+            let there = match offset {
+                Some(offset) => log.get(&(write.partition, offset)) == Some(&id),
+                None => found.contains(&(write.partition, id)),
+            };
+            if there {
                 continue;
             }
-            anomalies.push(match log.range(later).next() {
+            let from = (write.partition, offset.unwrap_or(0));
+            anomalies.push(match log.range(from..=(write.partition, i64::MAX)).next() {
                 Some(_) => Anomaly::LostWrite(write.clone()),
                 None => Anomaly::Unseen(write.clone()),
             });
@@ -242,7 +248,7 @@ impl History {
                 .extend(seen.id);
         }
         for write in &self.writes {
-            if let Outcome::Acked(offset) = write.outcome {
+            if let Outcome::Acked(Some(offset)) = write.outcome {
                 observed
                     .entry((write.partition, offset))
                     .or_default()
@@ -285,7 +291,7 @@ mod tests {
         Write {
             id: id(number),
             partition: 0,
-            outcome: Outcome::Acked(offset),
+            outcome: Outcome::Acked(Some(offset)),
         }
     }
 
@@ -382,6 +388,21 @@ mod tests {
             .collect();
         assert_eq!(names(&read(skipped)), ["poll-skip"]);
         assert_eq!(names(&read(log(&[0, 2]))), ["inconsistent-offsets"]);
+    }
+
+    #[test]
+    fn a_write_acknowledged_without_an_offset_must_be_somewhere() {
+        let somewhere = Write {
+            outcome: Outcome::Acked(None),
+            ..unknown(1)
+        };
+        let with = |finally| History {
+            writes: vec![acked(0, 0), somewhere.clone()],
+            readers: vec![],
+            finally,
+        };
+        assert_eq!(names(&with(log(&[0, 1]))), [""; 0]);
+        assert_eq!(names(&with(log(&[0]))), ["lost-write"]);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl ProducerContext for Notes {
         let outcome = match result {
             Ok(message) => {
                 self.acked.fetch_add(1, Ordering::Relaxed);
-                Outcome::Acked(message.offset())
+                Outcome::Acked(Some(message.offset()).filter(|offset| *offset >= 0))
             }
             Err((error, _)) => Outcome::Unknown(error.to_string()),
         };
@@ -200,6 +200,8 @@ fn write(
         .set("enable.idempotence", (spec.acks == "all").to_string());
     config
         .set("linger.ms", "2")
+        // Whatever piles up during an outage fits into the smallest segments of the tests.
+        .set("batch.size", "16384")
         .set("request.timeout.ms", "3000")
         .set("message.timeout.ms", DELIVERY.as_millis().to_string());
     let notes = Notes {

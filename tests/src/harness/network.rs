@@ -151,7 +151,10 @@ async fn carry(
     to: Node,
     target: String,
 ) {
-    let Some(from) = owner(&shared, peer).await else {
+    let Ok(here) = inbound.local_addr() else {
+        return; // closed already
+    };
+    let Some(from) = owner(&shared, peer, here).await else {
         // A client of the test, or a process that is gone already: no pair of nodes, so no fault concerns it.
         return join(inbound, &target, None).await;
     };
@@ -235,7 +238,7 @@ impl Way {
 }
 
 /// The node whose process holds the other end of a connection.
-async fn owner(shared: &Shared, peer: SocketAddr) -> Option<Node> {
+async fn owner(shared: &Shared, peer: SocketAddr, here: SocketAddr) -> Option<Node> {
     let mut looked = 0;
     for _ in 0..TABLE_TRIES {
         let processes = shared
@@ -244,7 +247,7 @@ async fn owner(shared: &Shared, peer: SocketAddr) -> Option<Node> {
             .expect("nothing panics under it")
             .clone();
         // The kernel's table is not read in one moment: while sockets come and go it may leave out one that is there.
-        if let Some(socket) = socket_of(peer) {
+        if let Some(socket) = socket_of(peer, here) {
             let found = processes.iter().find(|(pid, _)| holds(**pid, &socket));
             if let Some((_, node)) = found {
                 return Some(*node);
@@ -259,22 +262,27 @@ async fn owner(shared: &Shared, peer: SocketAddr) -> Option<Node> {
     None
 }
 
-/// The kernel's name of the socket bound to this local address.
-fn socket_of(local: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(local) = local else {
-        return None;
-    };
-    let wanted = format!(
-        "{:08X}:{:04X}",
-        u32::from(*local.ip()).swap_bytes(),
-        local.port()
-    );
+/// The kernel's name of the socket at one end of a connection. Both ends are compared: a port is used again while an earlier
+/// connection from it, to somewhere else, still lingers in the table.
+fn socket_of(local: SocketAddr, remote: SocketAddr) -> Option<String> {
+    let (local, remote) = (in_table(local)?, in_table(remote)?);
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let inode = table.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace();
-        (fields.nth(1)? == wanted).then(|| fields.nth(7)).flatten()
+        let mut fields = line.split_whitespace().skip(1);
+        let same = fields.next()? == local && fields.next()? == remote;
+        same.then(|| fields.nth(6)).flatten()
     })?;
-    Some(format!("socket:[{inode}]"))
+    // A socket that its process has closed lingers under no name.
+    (inode != "0").then(|| format!("socket:[{inode}]"))
+}
+
+/// An address as the kernel's table writes it.
+fn in_table(address: SocketAddr) -> Option<String> {
+    let SocketAddr::V4(address) = address else {
+        return None;
+    };
+    let ip = u32::from(*address.ip()).swap_bytes();
+    Some(format!("{ip:08X}:{:04X}", address.port()))
 }
 
 fn holds(pid: u32, socket: &str) -> bool {

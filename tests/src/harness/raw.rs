@@ -65,15 +65,28 @@ impl Cluster {
     pub async fn try_produce(
         &self,
         node: Node,
+        partition: (&str, i32),
+        acks: i32,
+        batch: Bytes,
+    ) -> Result<ProduceResponse, String> {
+        let brief = Duration::from_secs(2);
+        self.send(node, partition, acks, batch, brief).await
+    }
+
+    /// `timeout`: how long the node may wait for the commit.
+    async fn send(
+        &self,
+        node: Node,
         (topic, partition): (&str, i32),
         acks: i32,
         batch: Bytes,
+        timeout: Duration,
     ) -> Result<ProduceResponse, String> {
         let request = ProduceRequest {
             topic: topic.into(),
             partition,
             acks,
-            timeout_ms: 2_000,
+            timeout_ms: u32::try_from(timeout.as_millis()).expect("seconds"),
             batch,
         };
         let mut log = Connections::default()
@@ -83,7 +96,7 @@ impl Cluster {
             let mut answers = log.produce(stream::iter([request])).await?.into_inner();
             answers.message().await
         };
-        match tokio::time::timeout(Duration::from_secs(10), exchange).await {
+        match tokio::time::timeout(timeout + Duration::from_secs(8), exchange).await {
             Ok(Ok(Some(answer))) => Ok(answer),
             other => Err(format!("{other:?}")),
         }
@@ -103,8 +116,9 @@ impl Cluster {
         let passing = [ErrorCode::NotLeaderOrFollower, ErrorCode::NotEnoughReplicas];
         let passing = passing.map(|code| i32::from(code.code()));
         let answer = poll(PATIENCE, async || {
+            let patient = Duration::from_secs(10);
             match self
-                .try_produce(node, partition, acks, batch.clone())
+                .send(node, partition, acks, batch.clone(), patient)
                 .await?
             {
                 answer if passing.contains(&answer.error) => Err(format!("{answer:?}")),
