@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Millis};
@@ -32,6 +33,8 @@ pub struct Membership {
     /// When brokers were fenced, as far as this broker saw it happen.
     fenced: Mutex<BTreeMap<BrokerId, Millis>>,
     applied: watch::Sender<Option<i64>>,
+    /// Speaks whenever the image or the connections to others changed.
+    stirred: watch::Sender<()>,
 }
 
 impl Membership {
@@ -45,6 +48,7 @@ impl Membership {
             lost: Mutex::default(),
             fenced: Mutex::default(),
             applied: watch::Sender::new(None),
+            stirred: watch::Sender::new(()),
         }
     }
 
@@ -80,6 +84,7 @@ impl Membership {
         }
         drop(fenced);
         self.image.store(Arc::new(image));
+        self.stirred.send_replace(());
     }
 
     /// The metadata offset up to which partitions have taken everything up.
@@ -105,11 +110,13 @@ impl Membership {
     /// The connection to another broker broke.
     pub(crate) fn lost(&self, broker: BrokerId) {
         self.lost.lock().entry(broker).or_insert(self.clock.now());
+        self.stirred.send_replace(());
     }
 
     /// The connection to another broker stands.
     pub(crate) fn found(&self, broker: BrokerId) {
         self.lost.lock().remove(&broker);
+        self.stirred.send_replace(());
     }
 
     /// Whether a broker is likely to have died a moment ago: its connection broke and is not back. The controller will say
@@ -117,6 +124,25 @@ impl Membership {
     pub fn is_suspect(&self, broker: BrokerId) -> bool {
         let since = self.lost.lock().get(&broker).copied();
         since.is_some_and(|since| self.clock.now() - since < SUSPICION_MS)
+    }
+
+    /// Waits while `doubtful` holds of the newest image, but not longer than `patience`. Returns the image as it is then.
+    pub async fn settled(
+        &self,
+        patience: Duration,
+        doubtful: impl Fn(&Image) -> bool,
+    ) -> Arc<Image> {
+        let mut stirred = self.stirred.subscribe();
+        let calm = async {
+            while doubtful(&self.image()) {
+                if stirred.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // What is known when patience ends is told as it is.
+        drop(tokio::time::timeout(patience, calm).await);
+        self.image()
     }
 
     /// Whether clients are told of this broker: it is this one, which is evidently there; it is unfenced, or was until a moment
@@ -145,5 +171,39 @@ impl Membership {
             .filter(|b| b.is_active())
             .map(|b| (b.id, b.epoch))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(600);
+
+    #[tokio::test]
+    async fn an_answer_waits_for_a_suspect_to_be_replaced_or_to_come_back() {
+        let peers = Membership::new(BrokerId(1), Clock::start());
+        let suspect = BrokerId(2);
+        let mut now = Context::from_waker(Waker::noop());
+        let doubtful = |image: &Image| peers.is_suspect(suspect) && image.brokers.is_empty();
+
+        peers.lost(suspect);
+        let mut settled = pin!(peers.settled(PATIENCE, doubtful));
+        assert!(settled.as_mut().poll(&mut now).is_pending());
+        peers.set_image(Image::default());
+        assert!(
+            settled.as_mut().poll(&mut now).is_pending(),
+            "nothing new in it"
+        );
+        peers.found(suspect);
+        assert!(settled.as_mut().poll(&mut now).is_ready());
+
+        peers.lost(suspect);
+        peers.settled(Duration::from_millis(1), doubtful).await;
+        assert!(peers.is_suspect(suspect), "patience ended first");
     }
 }

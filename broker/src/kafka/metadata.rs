@@ -1,8 +1,9 @@
 //! Metadata: brokers, topics, leaders. Answered from the image alone; only a request that asks for topics to be created on
 //! the way, on a broker set up for that, goes further.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerId, TopicId};
@@ -28,9 +29,19 @@ const ALL_TOPIC_OPERATIONS: i32 =
 pub(super) const ALL_CLUSTER_OPERATIONS: i32 =
     1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 
+/// How long an answer may wait for the successor of a leader that seems to have died. An election after a death takes a few
+/// tens of milliseconds; a client that is told "no leader" in the meantime may come back only after a second.
+const PATIENCE: Duration = Duration::from_millis(250);
+
 /// Answers from the newest metadata.
 pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -> MetadataResponse {
-    let image = node.image();
+    let leaders = |image: &Image| -> BTreeSet<BrokerId> {
+        let topics = asked_for(call, &request, image);
+        topics.flat_map(|t| leaders(t)).collect()
+    };
+    node.hear(leaders(&node.image()), PATIENCE).await;
+    let doubtful = |image: &Image| leaders(image).into_iter().any(|l| node.is_suspect(l));
+    let image = node.settled(PATIENCE, doubtful).await;
     let view = View {
         node,
         image: &image,
@@ -70,6 +81,27 @@ pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -
 fn wanted<'a>(call: &Call, request: &'a MetadataRequest) -> Option<&'a [MetadataRequestTopic]> {
     let topics = request.topics.as_deref()?;
     (call.version > 0 || !topics.is_empty()).then_some(topics)
+}
+
+/// The topics asked for that exist.
+fn asked_for<'a>(
+    call: &Call,
+    request: &'a MetadataRequest,
+    image: &'a Image,
+) -> impl Iterator<Item = &'a Arc<Topic>> {
+    let by_name = |wanted: &'a MetadataRequestTopic| match &wanted.name {
+        Some(name) => image.topic(name),
+        None => image.topics.get(&TopicId(wanted.topic_id)),
+    };
+    let wanted = wanted(call, request);
+    let all = wanted.is_none().then(|| image.topics.values());
+    let named = wanted.into_iter().flatten().filter_map(by_name);
+    all.into_iter().flatten().chain(named)
+}
+
+/// Who leads a partition of the topic.
+fn leaders(topic: &Topic) -> impl Iterator<Item = BrokerId> {
+    topic.partitions.values().filter_map(|a| a.leader)
 }
 
 /// Brokers that clients can use: those that have been fenced for a while are left out.

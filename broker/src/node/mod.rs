@@ -14,7 +14,9 @@ mod producer_ids;
 mod start;
 mod withdraw;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use controller::{ActiveController, ControllerClient, unanswered};
 use epoka_proto::error::ErrorCode;
@@ -66,6 +68,20 @@ impl Node {
     /// Whether a broker is likely to have died a moment ago; see `Membership::is_suspect`.
     pub fn is_suspect(&self, broker: BrokerId) -> bool {
         self.membership.is_suspect(broker)
+    }
+
+    /// Hears from leaders followed here; see `Fetchers::hear`.
+    pub async fn hear(&self, leaders: BTreeSet<BrokerId>, patience: Duration) {
+        self.fetchers.hear(leaders, patience).await;
+    }
+
+    /// The newest metadata, after it has become calm; see `Membership::settled`.
+    pub async fn settled(
+        &self,
+        patience: Duration,
+        doubtful: impl Fn(&Image) -> bool,
+    ) -> Arc<Image> {
+        self.membership.settled(patience, doubtful).await
     }
 
     /// Whether clients are told of this broker; see `Membership::is_listed`.

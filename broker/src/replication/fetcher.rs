@@ -1,7 +1,7 @@
 //! The follower's side of replication: one loop for each leader, fetching all partitions followed from it. The next fetch is
 //! sent as soon as the last answer is appended; a fetch at an offset acknowledges what is before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
 
-use super::{
-    FRAME_SIZE, MAX_WAIT_MS, MESSAGE_LIMIT, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, WINDOW,
-};
+use super::link::{Link, connect};
+use super::{MAX_WAIT_MS, MESSAGE_LIMIT, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES};
 use crate::clock::Clock;
 use crate::membership::Membership;
 use crate::partition::Partition;
@@ -31,16 +29,17 @@ use crate::replica::{Event, FetchAnswer, FetchedBatch};
 
 /// The fetch loops of a node, one for each leader that is followed.
 pub struct Fetchers {
-    peers: Arc<Membership>,
+    pub(super) peers: Arc<Membership>,
     loops: Mutex<BTreeMap<BrokerId, Arc<FetchLoop>>>,
     /// Which loop owns a partition: one at most (F-1, I-27).
     owner: Mutex<BTreeMap<PartitionId, BrokerId>>,
     stop: CancellationToken,
 }
 
-struct FetchLoop {
+pub(super) struct FetchLoop {
     followed: Mutex<BTreeMap<PartitionId, Arc<Partition>>>,
     changed: Notify,
+    pub(super) link: Link,
 }
 
 impl Fetchers {
@@ -104,6 +103,13 @@ impl Fetchers {
         });
     }
 
+    /// The loops of these leaders, as far as they are followed.
+    pub(super) fn loops_of(&self, leaders: BTreeSet<BrokerId>) -> Vec<(BrokerId, Arc<FetchLoop>)> {
+        let loops = self.loops.lock();
+        let of = |leader| Some((leader, loops.get(&leader)?.clone()));
+        leaders.into_iter().filter_map(of).collect()
+    }
+
     fn drop_from(&self, leader: BrokerId, id: PartitionId) {
         if let Some(fetch_loop) = self.loops.lock().get(&leader) {
             fetch_loop.followed.lock().remove(&id);
@@ -114,6 +120,7 @@ impl Fetchers {
         let fetch_loop = Arc::new(FetchLoop {
             followed: Mutex::default(),
             changed: Notify::new(),
+            link: Link::default(),
         });
         let (running, peers, stop) = (fetch_loop.clone(), self.peers.clone(), self.stop.clone());
         tokio::spawn(async move {
@@ -137,6 +144,7 @@ impl FetchLoop {
             }
             if let Some(address) = peers.address(leader) {
                 let outcome = self.exchange(peers, leader, &address).await;
+                self.link.closed();
                 peers.lost(leader);
                 match outcome {
                     Ok(()) => tracing::debug!(%leader, "the leader ended the fetch exchange"),
@@ -159,13 +167,15 @@ impl FetchLoop {
         let channel = connect(address)
             .await
             .map_err(|e| tonic::Status::unavailable(e.to_string()))?;
-        let mut client = ReplicaClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+        let mut client =
+            ReplicaClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
         let (requests, outgoing) = mpsc::channel(2);
         let mut answers = client
             .fetch(ReceiverStream::new(outgoing))
             .await?
             .into_inner();
         peers.found(leader);
+        self.link.opened(channel);
         // Requests without an answer: one, and a second one while it pushes out the first, which the leader has parked.
         let mut in_flight = 0usize;
         let mut news = true;
@@ -200,6 +210,7 @@ impl FetchLoop {
                         return Err(tonic::Status::internal("an answer to no question"));
                     }
                     in_flight -= 1;
+                    self.link.heard();
                     for item in answer.partitions {
                         let served = !item.records.is_empty();
                         let id = self.take(item, peers.clock);
@@ -337,19 +348,6 @@ fn valid_prefix(bytes: &Bytes) -> Vec<FetchedBatch> {
         });
     }
     valid
-}
-
-async fn connect(address: &str) -> Result<Channel, tonic::transport::Error> {
-    Endpoint::from_shared(format!("http://{address}"))?
-        .connect_timeout(Duration::from_secs(1))
-        .tcp_nodelay(true)
-        .max_frame_size(FRAME_SIZE)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .http2_keep_alive_interval(Duration::from_secs(3))
-        .keep_alive_timeout(Duration::from_secs(3))
-        .connect()
-        .await
 }
 
 async fn bounds(

@@ -2,6 +2,7 @@
 //! replica; here is only how requests and answers travel.
 
 mod fetcher;
+mod link;
 mod service;
 
 pub use fetcher::Fetchers;

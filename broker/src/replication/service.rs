@@ -12,7 +12,7 @@ use epoka_proto::ids::{BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionId};
 use epoka_proto::v1::replica_server::Replica;
 use epoka_proto::v1::{
     BoundsRequest, BoundsResponse, EpochEnd, FetchPartition, FetchRequest, FetchResponse,
-    FetchedPartition,
+    FetchedPartition, PingRequest, PingResponse,
 };
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
@@ -55,6 +55,10 @@ impl Replica for ReplicaService {
         };
         tokio::spawn(follower.serve(requests, answers));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn ping(&self, _: Request<PingRequest>) -> Result<Response<PingResponse>, Status> {
+        Ok(Response::new(PingResponse {}))
     }
 
     async fn bounds(
