@@ -25,6 +25,8 @@ pub enum CutReason {
     Diverged,
     /// It was not whole when the log was opened after an unclean stop.
     Torn,
+    /// All of it lay below the noted start of the log.
+    BelowStart,
 }
 
 /// What an archived suffix was.

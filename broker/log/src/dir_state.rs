@@ -10,6 +10,7 @@ use epoka_proto::ids::{Offset, TopicId, TopicPartition};
 
 use crate::checkpoint::OffsetCheckpoint;
 use crate::files::StorageError;
+use crate::survived::SurvivedCell;
 
 /// After an unclean stop, how many bytes below the recovery points are read to look for damage, over all logs of the directory.
 /// They were fsynced, so a crash cannot have damaged them; the rest is the scrub's.
@@ -21,6 +22,8 @@ pub(crate) struct DirState {
     pub root: PathBuf,
     /// Whether the directory was shut down cleanly before this start.
     pub clean: bool,
+    /// What the stop before this start left, if it was not clean.
+    pub survived: SurvivedCell,
     recovery_points: Mutex<OffsetCheckpoint>,
     high_watermarks: Mutex<OffsetCheckpoint>,
     log_starts: Mutex<OffsetCheckpoint>,
@@ -57,6 +60,7 @@ impl DirState {
             failed: AtomicBool::new(false),
             root,
             clean,
+            survived: SurvivedCell::default(),
         }
     }
 
@@ -102,7 +106,11 @@ impl DirState {
         start: Offset,
         end: Offset,
     ) -> Result<(), StorageError> {
-        for (checkpoint, bound) in [(&self.recovery_points, end), (&self.log_starts, start)] {
+        for (checkpoint, bound) in [
+            (&self.recovery_points, end),
+            (&self.high_watermarks, end),
+            (&self.log_starts, start),
+        ] {
             let mut checkpoint = lock(checkpoint);
             if checkpoint.lower(partition, bound) {
                 checkpoint.store()?;

@@ -28,6 +28,7 @@ mod scan;
 mod scrub;
 mod segment;
 mod snapshot;
+mod survived;
 mod time_index;
 mod timestamps;
 mod truncate;
@@ -49,5 +50,6 @@ pub use producers::{ProducerBatch, ProducerEntry, ProducerStates, ProducerVerdic
 pub use recover::{Damage, OpenError, Repair};
 pub use scrub::Scrubbed;
 pub use snapshot::{SnapshotError, decode_snapshot, encode_snapshot, read_snapshot, snapshot_path};
+pub use survived::{Survived, boot_id};
 pub use truncate::Truncation;
 pub use view::{LogView, ReadError};

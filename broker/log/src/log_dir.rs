@@ -15,6 +15,7 @@ use crate::meta::{self, META_PROPERTIES, MetaProperties, PartitionMetadata};
 use crate::partition_log::PartitionLog;
 use crate::recover::{self, OpenError, Repair};
 use crate::segment;
+use crate::survived::Survived;
 
 /// The folder of a data directory that keeps damaged partitions.
 pub const QUARANTINE_DIR: &str = "quarantine";
@@ -148,6 +149,12 @@ impl LogDir {
 
     fn partition_dir(&self, partition: &TopicPartition) -> PathBuf {
         self.path().join(partition.to_string())
+    }
+
+    /// Says what the last stop can have taken, if it was not clean. Call it before logs are opened; until then the worst is
+    /// assumed, which forgives most.
+    pub fn set_survived(&self, survived: Survived) {
+        self.state.survived.set(survived);
     }
 
     /// Opens a partition's log, recovering it as far as needed, or makes a new one. The repairs say what had to be mended.

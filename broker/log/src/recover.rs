@@ -10,6 +10,11 @@
 //! | closed segment, a write cut short    | damaged     | cut there, and the segments after it, all kept aside |
 //! | closed segment, anything else        | damaged     | damaged                                              |
 //!
+//! That is for a machine that may have lost its power. Where more is known to have survived ([`Survived`]), nothing but a write
+//! under way can be missing, and it is the last thing in the log: a fault in a closed segment, a missing segment, a good batch
+//! behind a bad one, or an end below the noted high watermark is damage, too. So is a batch whose bytes are all there and
+//! whose CRC does not match, if everything written survived: a process that dies leaves the first bytes of its last write.
+//!
 //! A damaged log is not opened: nothing of it is lost, and the broker can set it aside and fetch it anew from the leader.
 
 use std::fmt;
@@ -23,6 +28,7 @@ use epoka_proto::epochs::{EpochHistory, EpochStart};
 use epoka_proto::ids::{Millis, Offset, TopicId};
 
 use crate::append::Active;
+use crate::archive::{Archive, CutReason};
 use crate::checkpoint::CheckpointError;
 use crate::config::LogConfig;
 use crate::dir_state::Place;
@@ -34,6 +40,8 @@ use crate::recover_segments::{self, Loaded};
 use crate::replay;
 use crate::segment::{Segment, segment_path};
 use crate::snapshot;
+use crate::survived::Survived;
+use crate::truncate::Truncation;
 
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +111,8 @@ pub enum Repair {
         end: Offset,
         /// Where it starts now.
         start: Offset,
+        /// Where what it held is kept.
+        kept: Option<PathBuf>,
     },
 }
 
@@ -137,11 +147,15 @@ impl fmt::Display for Repair {
             Self::EpochsRebuilt { why } => {
                 write!(f, "rebuilt the leader-epoch file from the batches: {why}")
             }
-            Self::Emptied { end, start } => {
+            Self::Emptied { end, start, kept } => {
                 write!(
                     f,
-                    "dropped the whole log: it ended at {end}, below its start {start}"
-                )
+                    "emptied the log: it ended at {end}, below its noted start {start}"
+                )?;
+                match kept {
+                    Some(path) => write!(f, "; what it held is kept in {}", path.display()),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -159,12 +173,14 @@ pub(crate) fn open(
     let recovery_point = place.state.recovery_point(&place.partition);
     let mut loaded = recover_segments::load(&place, &config, clean, recovery_point, &mut repairs)?;
     let noted_start = place.state.log_start(&place.partition);
-    if loaded.end < recovery_point && loaded.end >= noted_start {
-        return Err(OpenError::Damaged(cut_short(
-            &place,
-            &loaded,
-            recovery_point,
-        )));
+    let due = if !clean && place.state.survived.get() == Survived::Written {
+        let committed = place.state.high_watermark(&place.partition);
+        recovery_point.max(committed.unwrap_or_default())
+    } else {
+        recovery_point
+    };
+    if loaded.end < due && loaded.end >= noted_start {
+        return Err(OpenError::Damaged(cut_short(&place, &loaded, due)));
     }
     if loaded.end < noted_start || loaded.segments.is_empty() {
         loaded = empty(&place, &config, loaded, noted_start, &mut repairs)?;
@@ -205,15 +221,13 @@ pub(crate) fn open(
     Ok((log, repairs))
 }
 
-/// A log that ends before its recovery point has lost durable data, though what there is of it is whole.
-fn cut_short(place: &Place, loaded: &Loaded, recovery_point: Offset) -> Damage {
+/// A log that ends before `due`, up to which it was durable or committed, has lost data, though what there is of it is whole.
+fn cut_short(place: &Place, loaded: &Loaded, due: Offset) -> Damage {
     let newest = loaded.segments.last();
     Damage {
         file: newest.map_or_else(|| place.dir.clone(), |s| s.path().to_owned()),
         position: newest.map_or(0, Segment::size),
-        what: format!(
-            "it ends here, though everything below offset {recovery_point} had been made durable"
-        ),
+        what: format!("it ends here, though the log had reached offset {due} for certain"),
         readable: loaded.end,
     }
 }
@@ -244,9 +258,12 @@ fn empty(
     repairs: &mut Vec<Repair>,
 ) -> Result<Loaded, StorageError> {
     if !loaded.segments.is_empty() {
+        let held = loaded.segments.iter().any(|s| s.size() > 0);
+        let kept = held.then(|| keep_all(place, &loaded)).transpose()?;
         repairs.push(Repair::Emptied {
             end: loaded.end,
             start,
+            kept,
         });
     }
     let mut doomed = files::Doomed::default();
@@ -259,6 +276,18 @@ fn empty(
         end: start,
         transitions: Vec::new(),
     })
+}
+
+/// Copies all of a log to `truncated/`. The note of its start may be the thing that is wrong.
+fn keep_all(place: &Place, loaded: &Loaded) -> Result<PathBuf, StorageError> {
+    let (end, partition) = (loaded.end, &place.partition);
+    let start = loaded.segments.first().map_or(end, Segment::base);
+    let mut archive = Archive::begin(&place.state.root, partition, end, start)?;
+    for segment in &loaded.segments {
+        archive.copy_tail(segment.path(), 0, segment.size(), segment.base())?;
+    }
+    let cut = Truncation::nothing(end);
+    archive.finish(partition, place.topic_id, CutReason::BelowStart, &cut)
 }
 
 /// Reads the leader-epoch file, and mends it by what the batches say (E-6, H-63, H-64, H-6F).

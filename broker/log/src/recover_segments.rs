@@ -14,8 +14,9 @@ use crate::dir_state::Place;
 use crate::files::{self, Context, StorageError};
 use crate::offset_index::OffsetEntry;
 use crate::recover::{Damage, OpenError, Repair};
-use crate::scan::{BatchScanner, Fault, FaultKind, Step, is_torn};
+use crate::scan::{BatchScanner, Fault, FaultKind, Step, is_torn, later_batch};
 use crate::segment::{Segment, list_segments, segment_path};
+use crate::survived::Survived;
 use crate::time_index::TimeEntry;
 use crate::truncate::Truncation;
 
@@ -209,14 +210,25 @@ impl Loader<'_> {
     ) -> Result<(), OpenError> {
         let path = segment_path(&self.place.dir, rest[0], "log");
         let newest = rest.len() == 1;
-        let torn = || {
-            let file = File::open(&path).context("open", &path)?;
-            is_torn(&file, size, fault).context("read", &path)
+        let file = File::open(&path).context("open", &path)?;
+        let may_be_cut = match self.survived() {
+            _ if readable < self.recovery_point => false,
+            Survived::Durable => newest || is_torn(&file, size, fault).context("read", &path)?,
+            // A batch whose bytes are all there was written whole.
+            Survived::Written if fault.kind == FaultKind::Checksum => false,
+            Survived::AllButLastWrite | Survived::Written => {
+                let later = || later_batch(&file, size, fault, readable).context("read", &path);
+                newest && later()?.is_none()
+            }
         };
-        if readable >= self.recovery_point && (newest || torn()?) {
+        if may_be_cut {
             return Ok(());
         }
         Err(self.damaged(path, fault.position, fault.kind.to_string(), readable))
+    }
+
+    fn survived(&self) -> Survived {
+        self.place.state.survived.get()
     }
 
     fn damaged(&self, file: PathBuf, position: u64, what: String, readable: Offset) -> OpenError {
@@ -233,7 +245,8 @@ impl Loader<'_> {
     fn bridge(&mut self, rest: &[Offset]) -> Result<(), OpenError> {
         let (end, base) = (self.loaded.end, rest[0]);
         let path = segment_path(&self.place.dir, base, "log");
-        if self.clean || base < end || end < self.recovery_point {
+        let durable_only = self.survived() == Survived::Durable;
+        if self.clean || base < end || end < self.recovery_point || !durable_only {
             let what = format!("the segment before it ends at offset {end}");
             return Err(self.damaged(path, 0, what, end));
         }

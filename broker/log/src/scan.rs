@@ -236,6 +236,55 @@ pub(crate) fn is_torn(file: &File, end: u64, fault: &Fault) -> io::Result<bool> 
     Ok(tail.iter().all(|b| *b == 0))
 }
 
+/// How many bytes `later_batch` reads again to compare checksums: what only looks like a batch must not cost much.
+const RESYNC_BUDGET: u64 = 256 << 20;
+
+/// Looks behind a fault for a batch of this log: one at or above offset `end` whose checksum is right. Where it begins.
+pub(crate) fn later_batch(
+    file: &File,
+    size: u64,
+    fault: &Fault,
+    end: Offset,
+) -> io::Result<Option<u64>> {
+    const STEP: usize = 1 << 20;
+    let mut budget = RESYNC_BUDGET;
+    let mut window = vec![0; STEP + HEADER_LEN];
+    let mut at = fault.position + 1;
+    while at + HEADER_LEN as u64 <= size {
+        let filled = (size - at).min(window.len() as u64) as usize;
+        file.read_exact_at(&mut window[..filled], at)?;
+        for (index, bytes) in window[..filled].windows(HEADER_LEN).enumerate().take(STEP) {
+            let Some(header) = plausible(bytes, end) else {
+                continue;
+            };
+            let position = at + index as u64;
+            let length = header.size as u64;
+            if length > size - position || length > budget {
+                continue;
+            }
+            budget = budget.saturating_sub(length.max(HEADER_WINDOW as u64));
+            let mut scanner = BatchScanner::new(file, header.base_offset, position, size);
+            scanner.checksums = true;
+            if matches!(scanner.step()?, Step::Batch(_)) {
+                return Ok(Some(position));
+            }
+        }
+        at += STEP as u64;
+    }
+    Ok(None)
+}
+
+/// A header as a batch at or above this offset could have it.
+fn plausible(bytes: &[u8], end: Offset) -> Option<BatchHeader> {
+    const MAGIC: usize = 16;
+    if bytes[MAGIC] != 2 {
+        return None;
+    }
+    let header = BatchHeader::parse(bytes).ok()?;
+    let near = end.0..end.0.saturating_add(i64::from(i32::MAX));
+    near.contains(&header.base_offset.0).then_some(header)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,58 +6,11 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use common::*;
-use epoka_log::{
-    Damage, EPOCH_FILE, LogConfig, LogDir, OpenError, PartitionLog, ReadError, Repair,
-};
+use epoka_log::{Damage, EPOCH_FILE, LogConfig, LogDir, OpenError, ReadError, Repair};
 use epoka_proto::ids::{BrokerId, Offset};
 use proptest::prelude::*;
-
-/// Twelve batches of two records: segments 0-7, 8-15, 16-23; everything below `durable` flushed.
-fn twelve_batches(durable: usize) -> (Disk, PartitionLog) {
-    let mut disk = Disk::new(small(1200));
-    let mut log = disk.open();
-    fill(&mut log, 1, durable);
-    flush(&disk, &mut log);
-    fill(&mut log, 1, 12 - durable);
-    assert_eq!(disk.files("log").len(), 3);
-    (disk, log)
-}
-
-/// What is done to a log file.
-#[derive(Clone, Copy, Debug)]
-enum Harm {
-    /// Cut so that the last batch is not whole.
-    Torn,
-    /// Cut exactly after the first batch.
-    Short,
-    /// The last blocks read as zeros.
-    Zeroed,
-    /// A byte of the second batch's records flipped.
-    Flipped,
-    /// A byte of the last batch's records flipped.
-    FlippedLast,
-}
-
-fn harm(file: &Path, harm: Harm) {
-    let bytes = fs::read(file).unwrap();
-    let batch = stamped(0, 1, 2, 100).len();
-    let file = OpenOptions::new().write(true).open(file).unwrap();
-    let flip = |at: usize| file.write_all_at(&[bytes[at] ^ 0x40], at as u64).unwrap();
-    match harm {
-        Harm::Torn => file.set_len(bytes.len() as u64 - 33).unwrap(),
-        Harm::Short => file.set_len(batch as u64).unwrap(),
-        Harm::Zeroed => {
-            let from = (bytes.len() - 200) / 512 * 512;
-            file.write_all_at(&vec![0; bytes.len() - from], from as u64)
-                .unwrap();
-        }
-        Harm::Flipped => flip(batch + 80),
-        Harm::FlippedLast => flip(bytes.len() - 20),
-    }
-}
 
 /// How an opening ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,20 +6,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use epoka_log::boot_id;
 use epoka_proto::ids::BrokerEpoch;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "epoka.lease";
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Serialize, Deserialize)]
 struct Lease {
     boot_id: String,
     broker_epoch: i64,
-}
-
-fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string(BOOT_ID)?.trim().to_owned())
 }
 
 /// The broker epoch noted in a log directory, if it was noted since the machine started.

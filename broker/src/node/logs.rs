@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use epoka_log::{LogConfig, LogDir, OpenError, PartitionLog, Repair};
+use epoka_log::{LogConfig, LogDir, OpenError, PartitionLog, Repair, Survived};
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Offset, PartitionId, TopicId, TopicPartition};
 use epoka_proto::v1::event::Kind;
@@ -51,11 +51,11 @@ impl Logs {
         let mut claims = Vec::new();
         for path in paths {
             let (dir, opened) = LogDir::open(path, me, None)?;
-            claims.push(
-                opened
-                    .clean_epoch
-                    .or_else(|| boot::epoch_of_this_boot(path)),
-            );
+            let this_boot = boot::epoch_of_this_boot(path);
+            if this_boot.is_some() {
+                dir.set_survived(Survived::Written);
+            }
+            claims.push(opened.clean_epoch.or(this_boot));
             // Logs deleted before the last stop: nobody reads them any more.
             if let Err(error) = opened.leftovers.unlink() {
                 tracing::warn!(%error, "cannot remove what was deleted before");

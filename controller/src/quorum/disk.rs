@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use epoka_log::{LogConfig, LogDir, PartitionLog};
+use epoka_log::{LogConfig, LogDir, PartitionLog, Survived, boot_id};
 use epoka_proto::batch::{self, BatchBuilder};
 use epoka_proto::compression::Compression;
 use epoka_proto::ids::{BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition};
@@ -41,11 +41,14 @@ pub(super) enum DiskError {
 }
 
 /// What Raft must not forget besides its log.
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct HardState {
     vote: Option<Vote>,
     /// The last entry that a snapshot made superfluous.
     purged: Option<LogId>,
+    /// The boot of the machine on which the log was last written.
+    #[serde(default)]
+    boot: Option<String>,
 }
 
 /// The files of one voter. Locked for this process.
@@ -65,6 +68,15 @@ impl Disk {
         };
         let node = BrokerId(i32::try_from(id).map_err(|e| failed(e.to_string()))?);
         let (dir, _) = LogDir::open(path, node, None).map_err(|e| failed(e.to_string()))?;
+        let state_path = path.join("quorum-state");
+        let state = read_state(&state_path)?;
+        let boot = boot_id().ok();
+        // Committed entries lie anywhere in it: whatever is not the end of a last write must not be cut.
+        dir.set_survived(if boot.is_some() && boot == state.boot {
+            Survived::Written
+        } else {
+            Survived::AllButLastWrite
+        });
         let config = LogConfig {
             segment_bytes: 16 << 20,
             segment_index_bytes: 256 << 10,
@@ -75,15 +87,6 @@ impl Disk {
         for repair in repairs {
             tracing::warn!("metadata log: {repair}");
         }
-        let state_path = path.join("quorum-state");
-        let read = guarded::read(&state_path).and_then(|content| match content {
-            Some(json) => Ok(serde_json::from_slice(&json)?),
-            None => Ok(HardState::default()),
-        });
-        let state = read.map_err(|source| DiskError::State {
-            path: state_path.clone(),
-            source,
-        })?;
         let mut disk = Self {
             dir,
             log,
@@ -96,6 +99,10 @@ impl Disk {
             disk.start_over(first)?;
         }
         let entries = disk.load()?;
+        disk.save(HardState {
+            boot,
+            ..disk.state.clone()
+        })?;
         Ok((disk, entries))
     }
 
@@ -110,7 +117,7 @@ impl Disk {
     pub(super) fn save_vote(&mut self, vote: Vote) -> Result<(), DiskError> {
         self.save(HardState {
             vote: Some(vote),
-            ..self.state
+            ..self.state.clone()
         })
     }
 
@@ -154,7 +161,7 @@ impl Disk {
     pub(super) fn purge(&mut self, upto: LogId) -> Result<(), DiskError> {
         self.save(HardState {
             purged: Some(upto),
-            ..self.state
+            ..self.state.clone()
         })?;
         let first = self.first();
         if self.log.end() < first {
@@ -228,6 +235,17 @@ impl Disk {
             reason: reason.to_string(),
         }
     }
+}
+
+fn read_state(path: &Path) -> Result<HardState, DiskError> {
+    let read = guarded::read(path).and_then(|content| match content {
+        Some(json) => Ok(serde_json::from_slice(&json)?),
+        None => Ok(HardState::default()),
+    });
+    read.map_err(|source| DiskError::State {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn partition() -> TopicPartition {

@@ -1,6 +1,7 @@
 //! Directories, logs and batches for the tests of this crate.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use epoka_log::{LogConfig, LogDir, LogView, OpenError, PartitionLog, Repair};
@@ -191,4 +192,48 @@ pub fn epochs(log: &PartitionLog) -> Vec<(i32, i64)> {
         .iter()
         .map(|e| (e.epoch.0, e.start.0))
         .collect()
+}
+
+/// Twelve batches of two records: segments 0-7, 8-15, 16-23; everything below `durable` flushed.
+pub fn twelve_batches(durable: usize) -> (Disk, PartitionLog) {
+    let mut disk = Disk::new(small(1200));
+    let mut log = disk.open();
+    fill(&mut log, 1, durable);
+    flush(&disk, &mut log);
+    fill(&mut log, 1, 12 - durable);
+    assert_eq!(disk.files("log").len(), 3);
+    (disk, log)
+}
+
+/// What is done to a log file.
+#[derive(Clone, Copy, Debug)]
+pub enum Harm {
+    /// Cut so that the last batch is not whole.
+    Torn,
+    /// Cut exactly after the first batch.
+    Short,
+    /// The last blocks read as zeros.
+    Zeroed,
+    /// A byte of the second batch's records flipped.
+    Flipped,
+    /// A byte of the last batch's records flipped.
+    FlippedLast,
+}
+
+pub fn harm(file: &Path, harm: Harm) {
+    let bytes = std::fs::read(file).unwrap();
+    let batch = stamped(0, 1, 2, 100).len();
+    let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    let flip = |at: usize| file.write_all_at(&[bytes[at] ^ 0x40], at as u64).unwrap();
+    match harm {
+        Harm::Torn => file.set_len(bytes.len() as u64 - 33).unwrap(),
+        Harm::Short => file.set_len(batch as u64).unwrap(),
+        Harm::Zeroed => {
+            let from = (bytes.len() - 200) / 512 * 512;
+            file.write_all_at(&vec![0; bytes.len() - from], from as u64)
+                .unwrap();
+        }
+        Harm::Flipped => flip(batch + 80),
+        Harm::FlippedLast => flip(bytes.len() - 20),
+    }
 }
