@@ -32,6 +32,8 @@ pub struct Membership {
     /// When brokers were fenced, as far as this broker saw it happen.
     fenced: Mutex<BTreeMap<BrokerId, Millis>>,
     applied: watch::Sender<Option<i64>>,
+    /// The life in which the controller was told of every replica that cannot be served.
+    vetted: watch::Sender<Option<BrokerEpoch>>,
 }
 
 impl Membership {
@@ -45,6 +47,7 @@ impl Membership {
             lost: Mutex::default(),
             fenced: Mutex::default(),
             applied: watch::Sender::new(None),
+            vetted: watch::Sender::new(None),
         }
     }
 
@@ -94,6 +97,21 @@ impl Membership {
     /// Follows `applied`.
     pub fn watch_applied(&self) -> watch::Receiver<Option<i64>> {
         self.applied.subscribe()
+    }
+
+    /// The life in which the controller was told of every replica that could not be served at its beginning. Before that is the
+    /// present life, the broker is not to be unfenced: such a replica might be elected.
+    pub fn vetted(&self) -> Option<BrokerEpoch> {
+        *self.vetted.borrow()
+    }
+
+    pub(crate) fn set_vetted(&self, epoch: BrokerEpoch) {
+        self.vetted.send_replace(Some(epoch));
+    }
+
+    /// Follows `vetted`.
+    pub(crate) fn watch_vetted(&self) -> watch::Receiver<Option<BrokerEpoch>> {
+        self.vetted.subscribe()
     }
 
     /// `host:port` of a broker's gRPC services, if it is registered.

@@ -142,6 +142,7 @@ impl Default for Cluster {
                 isr: ids.to_vec(),
                 elr: Vec::new(),
                 last_known_elr: Vec::new(),
+                offline: Vec::new(),
                 adding: Vec::new(),
                 removing: Vec::new(),
                 leader: None,
