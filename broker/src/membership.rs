@@ -35,6 +35,8 @@ pub struct Membership {
     applied: watch::Sender<Option<i64>>,
     /// Speaks whenever the image or the connections to others changed.
     stirred: watch::Sender<()>,
+    /// The life in which the controller was told of every replica that cannot be served.
+    vetted: watch::Sender<Option<BrokerEpoch>>,
 }
 
 impl Membership {
@@ -49,6 +51,7 @@ impl Membership {
             fenced: Mutex::default(),
             applied: watch::Sender::new(None),
             stirred: watch::Sender::new(()),
+            vetted: watch::Sender::new(None),
         }
     }
 
@@ -99,6 +102,21 @@ impl Membership {
     /// Follows `applied`.
     pub fn watch_applied(&self) -> watch::Receiver<Option<i64>> {
         self.applied.subscribe()
+    }
+
+    /// The life in which the controller was told of every replica that could not be served at its beginning. Before that is the
+    /// present life, the broker is not to be unfenced: such a replica might be elected.
+    pub fn vetted(&self) -> Option<BrokerEpoch> {
+        *self.vetted.borrow()
+    }
+
+    pub(crate) fn set_vetted(&self, epoch: BrokerEpoch) {
+        self.vetted.send_replace(Some(epoch));
+    }
+
+    /// Follows `vetted`.
+    pub(crate) fn watch_vetted(&self) -> watch::Receiver<Option<BrokerEpoch>> {
+        self.vetted.subscribe()
     }
 
     /// `host:port` of a broker's gRPC services, if it is registered.

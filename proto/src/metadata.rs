@@ -75,6 +75,11 @@ pub struct Assignment {
     /// The last leader before ISR and ELR became empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_known_elr: Vec<BrokerId>,
+    /// Replicas that cannot serve although their broker is alive, because a write failed or their files are damaged. No rule elects
+    /// them. A replica is taken off when it is in the ISR again, for then it holds everything, or when a new life of its broker
+    /// begins, which says before it is unfenced what it still cannot serve. Never in the ISR.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offline: Vec<BrokerId>,
     /// Replicas being added by a reassignment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adding: Vec<BrokerId>,
@@ -315,6 +320,7 @@ mod tests {
             isr: vec![BrokerId(1)],
             elr: vec![],
             last_known_elr: vec![],
+            offline: vec![],
             adding: vec![],
             removing: vec![],
             leader: Some(BrokerId(1)),

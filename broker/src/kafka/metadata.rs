@@ -183,7 +183,8 @@ impl View<'_> {
         };
         let leader = named.filter(reachable);
         let ids = |brokers: &[BrokerId]| brokers.iter().map(|b| b.0.into()).collect();
-        let offline = assignment.replicas.iter().filter(|r| !reachable(r));
+        let is_offline = |r: &&BrokerId| !reachable(r) || assignment.offline.contains(r);
+        let offline = assignment.replicas.iter().filter(is_offline);
         MetadataResponsePartition::default()
             .with_error_code(error)
             .with_partition_index(number)

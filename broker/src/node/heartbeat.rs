@@ -88,6 +88,7 @@ impl Heartbeats {
             }
         };
         let mut applied = self.membership.watch_applied();
+        let mut vetted = self.membership.watch_vetted();
         let mut regular = every(self.interval);
         let mut eager = every(EAGER_INTERVAL);
         loop {
@@ -113,17 +114,20 @@ impl Heartbeats {
                 Ok(()) = applied.changed() => if wants || self.membership.is_anybody_stopping() {
                     self.beat(&beats).await;
                 },
+                Ok(()) = vetted.changed() => self.beat(&beats).await,
                 Ok(()) = self.want_shutdown.changed() => self.beat(&beats).await,
             }
         }
     }
 
     async fn beat(&self, beats: &mpsc::Sender<HeartbeatRequest>) {
+        let epoch = self.membership.epoch();
         let beat = HeartbeatRequest {
             broker_id: self.membership.me.0,
-            broker_epoch: self.membership.epoch().0,
+            broker_epoch: epoch.0,
             metadata_offset: self.membership.applied().unwrap_or(-1),
-            want_fence: false,
+            // What cannot be served is withdrawn first (C-17).
+            want_fence: self.membership.vetted() != Some(epoch),
             want_shutdown: *self.want_shutdown.borrow(),
             offline_log_dirs: Vec::new(),
         };

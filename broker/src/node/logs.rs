@@ -36,7 +36,7 @@ pub struct Logs {
     /// Where each log lies: an index into `dirs`.
     home: Mutex<BTreeMap<PartitionId, (TopicPartition, usize)>>,
     events: EventLog,
-    /// The broker epoch this data was last served under, when nothing acknowledged can have been lost since.
+    /// The broker epoch this data was last served under, when nothing acknowledged can have been lost since without being noticed.
     previous_epoch: Option<BrokerEpoch>,
     loaded_whole: bool,
     /// A write failed in this life.
@@ -87,7 +87,7 @@ impl Logs {
             .flatten()
             .filter(|first| claims.iter().all(|c| *c == Some(*first)));
         Ok(Self {
-            previous_epoch: agreed.filter(|_| loaded_whole),
+            previous_epoch: agreed,
             loaded_whole,
             ..logs
         })
@@ -149,7 +149,8 @@ impl Logs {
         }
     }
 
-    /// The broker epoch to claim at registration (C-13): absent when acknowledged data may be missing here.
+    /// The broker epoch to claim at registration (C-13): absent when acknowledged data may be missing here. Logs that were found
+    /// damaged are no reason: they are known, and are withdrawn before the broker is unfenced.
     pub fn previous_epoch(&self) -> Option<BrokerEpoch> {
         self.previous_epoch
     }
@@ -295,6 +296,11 @@ impl Logs {
             }
             Err(error) => tracing::error!(partition = %name, %error, "cannot delete the log"),
         }
+    }
+
+    /// Whether a partition has files, readable or not, that nobody took up yet.
+    pub fn has_found(&self, id: PartitionId) -> bool {
+        self.found.lock().contains_key(&id)
     }
 
     /// Sets aside logs found at start that the metadata does not give to this broker (D-2).

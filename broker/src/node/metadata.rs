@@ -171,6 +171,9 @@ fn apply(node: &Arc<Node>, update: &MetadataUpdate) -> Result<(), Trouble> {
             assignment.is_some_and(|a| a.replicas.contains(&me))
         };
         node.logs.set_strays_aside(is_ours);
+        let ours = after.partitions().map(|(id, _, _)| id);
+        let absent = ours.filter(|id| is_ours(*id) && !node.logs.has_found(*id));
+        *node.absent.lock() = absent.collect();
     }
     node.membership.set_image(after);
     take_up(node, &node.membership.image(), &touched);

@@ -23,6 +23,7 @@ use epoka_proto::error::ErrorCode;
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerId, PartitionId, ProducerId};
 use epoka_proto::metadata::{BrokerRegistration, Image};
+use parking_lot::Mutex;
 pub use start::{Broker, start};
 use tokio::sync::Notify;
 
@@ -47,6 +48,8 @@ pub struct Node {
     producer_ids: ProducerIds,
     /// Told when a replica fails.
     failures: Notify,
+    /// Replicas without any files when this process began.
+    absent: Mutex<BTreeSet<PartitionId>>,
 }
 
 impl Node {

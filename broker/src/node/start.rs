@@ -13,6 +13,7 @@ use epoka_proto::v1::events_server::EventsServer;
 use epoka_proto::v1::log_server::LogServer;
 use epoka_proto::v1::replica_server::ReplicaServer;
 use epoka_proto::v1::{Listener, RegisterRequest};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -92,6 +93,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         active: active.clone(),
         producer_ids: ProducerIds::default(),
         failures: Notify::new(),
+        absent: Mutex::default(),
         config,
     });
     let (lease_sender, lease) = watch::channel(Lease::INITIAL);

@@ -1,13 +1,14 @@
-//! Replicas that failed while the broker goes on: the controller is asked to do without them, so that another replica leads and
-//! nobody waits for ours (C-18). What is to be said is seen from the metadata, so nothing is lost with a request.
+//! Replicas that cannot be served while the broker is well: the controller is asked to do without them, so that another replica
+//! leads and nobody waits for ours (C-18). What is to be said is seen from the metadata, so nothing is lost with a request. What
+//! a life begins with is said before the controller lets the broker in, so that no such replica is elected.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::BrokerId;
+use epoka_proto::ids::{BrokerEpoch, BrokerId, PartitionId};
 use epoka_proto::metadata::Assignment;
-use epoka_proto::v1::{PartitionRef, WithdrawRequest};
+use epoka_proto::v1::{WithdrawRequest, Withdrawal};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -18,57 +19,108 @@ const CHECK: Duration = Duration::from_secs(1);
 
 /// Withdraws failed replicas until `stop`.
 pub async fn run(node: Arc<Node>, stop: CancellationToken) {
+    let mut applied = node.membership.watch_applied();
     let rounds = async {
         loop {
+            applied.mark_unchanged();
+            let settled = match current_life(&node) {
+                Some(epoch) => settle(&node, epoch).await,
+                None => false,
+            };
             tokio::select! {
                 () = node.failures.notified() => {}
                 () = sleep(CHECK) => {}
-            }
-            let failed = failed(&node);
-            if !failed.is_empty() {
-                withdraw(&node, failed).await;
+                Ok(()) = applied.changed(), if !settled => {}
             }
         }
     };
     stop.run_until_cancelled(rounds).await;
 }
 
-/// The failed replicas that still count for something.
-fn failed(node: &Node) -> Vec<PartitionRef> {
+/// The broker epoch, once the metadata that was current at its registration has been taken up.
+fn current_life(node: &Node) -> Option<BrokerEpoch> {
+    let epoch = node.membership.registered()?;
+    let applied = node.membership.applied()?;
+    (applied >= epoch.0).then_some(epoch)
+}
+
+/// Tells the controller of all that it does not know yet. False: to be tried again.
+async fn settle(node: &Node, epoch: BrokerEpoch) -> bool {
+    let begins = node.membership.vetted() != Some(epoch);
+    let mut withdrawals = failed(node);
+    if begins {
+        withdrawals.extend(lost(node));
+    }
+    if !withdrawals.is_empty() && !withdraw(node, epoch, withdrawals).await {
+        return false;
+    }
+    if begins {
+        // What is fetched from now on is not lost.
+        node.absent.lock().clear();
+        node.membership.set_vetted(epoch);
+    }
+    true
+}
+
+/// The failed replicas that the controller does not know of.
+fn failed(node: &Node) -> Vec<Withdrawal> {
     let (image, me) = (node.image(), node.me());
-    let failed = node.partitions.all().into_iter().filter(|p| {
-        let assignment = image.assignment(p.id);
-        assignment.is_some_and(|a| is_replaceable(a, me)) && p.has_failed()
+    let failed = node.partitions.all().into_iter().filter_map(|p| {
+        let assignment = image.assignment(p.id)?;
+        let news = is_news(assignment, me) && p.has_failed();
+        news.then(|| withdrawal(p.id, assignment, false))
     });
-    failed
-        .map(|p| PartitionRef {
-            topic_id: p.id.topic.to_bytes(),
-            partition: p.id.partition,
-        })
-        .collect()
+    failed.collect()
 }
 
-/// Whether this broker counts among those that hold what is committed, and is not the only one: then the controller would leave
-/// it in its place.
-fn is_replaceable(assignment: &Assignment, me: BrokerId) -> bool {
-    let holders = || assignment.isr.iter().chain(&assignment.elr);
-    holders().any(|b| *b == me) && holders().any(|b| *b != me)
+/// Whether the controller takes this broker's replica for one that can serve.
+fn is_news(assignment: &Assignment, me: BrokerId) -> bool {
+    assignment.replicas.contains(&me) && !assignment.offline.contains(&me)
 }
 
-async fn withdraw(node: &Node, partitions: Vec<PartitionRef>) {
+/// The replicas that are expected to hold records, and had no files when this process began.
+fn lost(node: &Node) -> Vec<Withdrawal> {
+    let (image, me) = (node.image(), node.me());
+    let absent = node.absent.lock();
+    let lost = absent.iter().filter_map(|&id| {
+        let assignment = image.assignment(id)?;
+        counts(assignment, me).then(|| withdrawal(id, assignment, true))
+    });
+    lost.collect()
+}
+
+/// Whether this broker's replica might be elected for what it holds.
+fn counts(assignment: &Assignment, me: BrokerId) -> bool {
+    assignment.elr.contains(&me) || assignment.last_known_elr.contains(&me)
+}
+
+fn withdrawal(id: PartitionId, assignment: &Assignment, lost: bool) -> Withdrawal {
+    Withdrawal {
+        topic_id: id.topic.to_bytes(),
+        partition: id.partition,
+        partition_epoch: assignment.partition_epoch.0,
+        lost,
+    }
+}
+
+async fn withdraw(node: &Node, epoch: BrokerEpoch, partitions: Vec<Withdrawal>) -> bool {
     let count = partitions.len();
     let request = WithdrawRequest {
         broker_id: node.me().0,
-        broker_epoch: node.membership.epoch().0,
+        broker_epoch: epoch.0,
         partitions,
     };
     match node.controller.withdraw(request).await {
         Ok(answer) => match ErrorCode::from_wire(answer.error as i16) {
-            Ok(()) => tracing::warn!(count, "withdrew failed replicas"),
+            Ok(()) => {
+                tracing::warn!(count, "withdrew replicas that cannot be served");
+                return true;
+            }
             Err(error) => tracing::warn!(count, %error, "cannot withdraw failed replicas yet"),
         },
         Err(status) => tracing::warn!(count, %status, "cannot withdraw failed replicas yet"),
     }
+    false
 }
 
 #[cfg(test)]
@@ -78,32 +130,47 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn only_a_replica_that_counts_and_can_be_replaced_is_withdrawn() {
+    fn assignment(isr: &[i32], elr: &[i32], last: &[i32], offline: &[i32]) -> Assignment {
         let ids = |ids: &[i32]| ids.iter().map(|&id| BrokerId(id)).collect::<Vec<_>>();
-        for (isr, elr, expected) in [
-            (&[1, 2][..], &[][..], true),
-            (&[1], &[2], true),
-            (&[2], &[1], true),
-            (&[1], &[], false),
-            (&[2, 3], &[], false),
-            (&[], &[1], false),
+        Assignment {
+            replicas: ids(&[1, 2, 3]),
+            isr: ids(isr),
+            elr: ids(elr),
+            last_known_elr: ids(last),
+            offline: ids(offline),
+            adding: vec![],
+            removing: vec![],
+            leader: None,
+            leader_epoch: LeaderEpoch(0),
+            partition_epoch: PartitionEpoch(0),
+            recovery: Recovery::Recovered,
+            min_isr: 1,
+        }
+    }
+
+    #[test]
+    fn a_failed_replica_is_news_until_the_controller_knows() {
+        for (offline, who, expected) in [
+            (&[][..], 1, true),
+            (&[2], 1, true),
+            (&[1, 2], 1, false),
+            (&[], 4, false),
         ] {
-            let assignment = Assignment {
-                replicas: ids(&[1, 2, 3]),
-                isr: ids(isr),
-                elr: ids(elr),
-                last_known_elr: vec![],
-                adding: vec![],
-                removing: vec![],
-                leader: None,
-                leader_epoch: LeaderEpoch(0),
-                partition_epoch: PartitionEpoch(0),
-                recovery: Recovery::Recovered,
-                min_isr: 1,
-            };
-            let found = is_replaceable(&assignment, BrokerId(1));
-            assert_eq!(found, expected, "ISR {isr:?}, eligible {elr:?}");
+            let found = is_news(&assignment(&[2], &[], &[], offline), BrokerId(who));
+            assert_eq!(found, expected, "broker {who}, offline {offline:?}");
+        }
+    }
+
+    #[test]
+    fn a_replica_without_files_matters_where_it_might_be_elected_for_them() {
+        for (elr, last, expected) in [
+            (&[][..], &[][..], false),
+            (&[2], &[2], false),
+            (&[1, 2], &[2], true),
+            (&[], &[1], true),
+        ] {
+            let found = counts(&assignment(&[], elr, last, &[]), BrokerId(1));
+            assert_eq!(found, expected, "eligible {elr:?}, last leader {last:?}");
         }
     }
 }

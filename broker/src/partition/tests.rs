@@ -54,6 +54,7 @@ impl Bench {
             isr,
             elr: vec![],
             last_known_elr: vec![],
+            offline: vec![],
             adding: vec![],
             removing: vec![],
             leader: Some(BrokerId(1)),

@@ -88,6 +88,12 @@ impl Leader {
         self.isr.replace(assignment);
         self.remotes
             .retain(|r| assignment.replicas.contains(&r.broker));
+        // What an offline replica once had, it may not have when it returns; and nobody waits for it.
+        for remote in &mut self.remotes {
+            if assignment.offline.contains(&remote.broker) {
+                *remote = Remote::new(remote.broker, None);
+            }
+        }
         for &broker in &assignment.replicas {
             if broker != core.me && !self.remotes.iter().any(|r| r.broker == broker) {
                 self.remotes.push(Remote::new(broker, None));

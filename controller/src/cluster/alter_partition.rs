@@ -34,7 +34,8 @@ impl Work<'_> {
         match self.change(proposal.partition, |c| c.isr(&members).recovery(recovery)) {
             // Nothing to change is a success: the leader must leave its pending state (H-39). The partition epoch moves all the
             // same, unlike Kafka's: a leader proposes what is committed in order to leave behind its earlier proposals that
-            // went unanswered, which could otherwise still arrive and be carried out.
+            // went unanswered, which could otherwise still arrive and be carried out. Copies of this one are left behind as well,
+            // so a partition epoch is raised so at most once.
             None => Ok(self.next_partition_epoch(proposal.partition, state)),
             // The change completed a reassignment that cost the sender its leadership: it stands, and is an error to it.
             Some(changed) if changed.assignment.leader != Some(sender) => {

@@ -2,10 +2,10 @@
 //! Rules C-10 to C-18. When a broker is to be fenced is decided elsewhere; here it only happens.
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, PartitionId};
+use epoka_proto::ids::{BrokerEpoch, BrokerId};
 use epoka_proto::metadata::{Assignment, BrokerRegistration, Record};
 
-use super::commands::{Refusal, Registration};
+use super::commands::{Fault, Refusal, Registration, Withdrawal};
 use super::work::Work;
 
 impl Work<'_> {
@@ -49,13 +49,22 @@ impl Work<'_> {
 
     /// Ends the previous life of a broker before the next one is admitted. A lease may have run out without being acted on,
     /// and the new registration is born fenced, so nobody would fence it later (H-82). A life that did not end cleanly may
-    /// have lost acknowledged records: it is no longer eligible either.
+    /// have lost acknowledged records: it is no longer eligible either. What could not be served in that life may be in order
+    /// again; if not, the next life says so before it is unfenced.
     fn bury(&mut self, broker: BrokerId, previous_epoch: Option<BrokerEpoch>) {
+        self.leaving = Some(broker);
+        for id in self.partitions_where(|a| a.offline.contains(&broker)) {
+            self.change(id, |c| c.online(broker));
+        }
+        self.end_life(broker, previous_epoch);
+        self.leaving = None;
+    }
+
+    fn end_life(&mut self, broker: BrokerId, previous_epoch: Option<BrokerEpoch>) {
         let Some(old) = self.image().brokers.get(&broker) else {
             return;
         };
         let clean = previous_epoch == Some(old.epoch);
-        self.leaving = Some(broker);
         if clean {
             self.leave_isrs(broker);
         } else {
@@ -63,7 +72,6 @@ impl Work<'_> {
                 self.change(id, |c| c.without(broker).unclean_restart(broker));
             }
         }
-        self.leaving = None;
     }
 
     /// Takes a broker out of every ISR; leaderships follow (C-18).
@@ -127,25 +135,41 @@ impl Work<'_> {
     }
 
     /// Replicas that failed while their broker goes on: as after an unclean restart, but only there. A replica that nobody else
-    /// could stand in for keeps its place: without it, not even its repair would bring the partition back.
+    /// could stand in for stays eligible: it is not elected as it is, but its repair may bring the partition back.
     pub(super) fn withdraw(
         &mut self,
         broker: BrokerId,
         epoch: BrokerEpoch,
-        partitions: &[PartitionId],
+        withdrawals: &[Withdrawal],
     ) -> Result<(), ErrorCode> {
         self.current(broker, epoch)?;
+        let mut result = Ok(());
         self.leaving = Some(broker);
-        for &id in partitions {
-            let replaceable = self.image().assignment(id).is_some_and(|a| {
-                is_held_by(a, broker) && a.isr.iter().chain(&a.elr).any(|&b| b != broker)
-            });
-            if replaceable {
-                self.change(id, |c| c.without(broker).unclean_restart(broker));
+        for w in withdrawals {
+            let assignment = self.image().assignment(w.partition);
+            let Some(now) = assignment.filter(|a| a.replicas.contains(&broker)) else {
+                continue;
+            };
+            if now.partition_epoch != w.partition_epoch {
+                result = Err(ErrorCode::InvalidUpdateVersion);
+                continue;
             }
+            let mut holders = now.isr.iter().chain(&now.elr);
+            let replaceable = holders.any(|r| *r != broker && !now.offline.contains(r));
+            self.change(w.partition, |change| {
+                let change = match w.fault {
+                    Fault::Offline => change.offline(broker),
+                    Fault::Lost => change.lost(broker),
+                };
+                if replaceable {
+                    change.unclean_restart(broker)
+                } else {
+                    change
+                }
+            });
         }
         self.leaving = None;
-        Ok(())
+        result
     }
 
     pub(super) fn unregister(&mut self, broker: BrokerId) -> Result<(), ErrorCode> {

@@ -27,7 +27,7 @@ pub(super) struct Changed {
 /// A change being prepared. Without edits it still elects a leader where one is missing.
 pub(super) struct Change<'a> {
     old: &'a Assignment,
-    /// May this replica lead and be in the ISR (C-15)?
+    /// May replicas on this broker lead and be in the ISR (C-15)?
     acceptable: &'a dyn Fn(BrokerId) -> bool,
     kind: Kind,
     /// The broker that may have lost acknowledged records (C-13).
@@ -80,6 +80,27 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// This broker's replica cannot serve: out of the ISR, and no election chooses it.
+    pub(super) fn offline(mut self, broker: BrokerId) -> Self {
+        let known = std::mem::take(&mut self.next.offline);
+        self.next.offline = self.next.replicas.clone();
+        let is_offline = |r: &BrokerId| *r == broker || known.contains(r);
+        self.next.offline.retain(is_offline);
+        self.without(broker)
+    }
+
+    /// This broker's replica may be able to serve again.
+    pub(super) fn online(mut self, broker: BrokerId) -> Self {
+        self.next.offline.retain(|&r| r != broker);
+        self
+    }
+
+    /// What this broker's replica held is gone: that it led last says nothing of it any more.
+    pub(super) fn lost(mut self, broker: BrokerId) -> Self {
+        self.next.last_known_elr.retain(|&r| r != broker);
+        self.without(broker)
+    }
+
     pub(super) fn recovery(mut self, recovery: Recovery) -> Self {
         self.next.recovery = recovery;
         self
@@ -88,6 +109,7 @@ impl<'a> Change<'a> {
     /// The assignment that results, or `None` when it is the one there is.
     pub(super) fn build(mut self) -> Option<Changed> {
         self.complete_reassignment();
+        self.update_offline_replicas();
         self.update_eligible_replicas();
         let election = self.elect();
         self.settle(election);
@@ -131,6 +153,17 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// A replica that its leader has found to hold everything is in order again.
+    fn update_offline_replicas(&mut self) {
+        let Assignment {
+            replicas,
+            isr,
+            offline,
+            ..
+        } = &mut self.next;
+        offline.retain(|r| replicas.contains(r) && !isr.contains(r));
+    }
+
     /// Step 2: who left the ISR while it is below the minimum still holds everything committed, because the leader lets
     /// nothing more be committed meanwhile (L-21).
     fn update_eligible_replicas(&mut self) {
@@ -151,7 +184,12 @@ impl<'a> Change<'a> {
     fn valid(&self, replica: BrokerId) -> bool {
         let holds_all = self.next.isr.contains(&replica)
             || (self.next.isr.is_empty() && self.next.elr.contains(&replica));
-        holds_all && (self.acceptable)(replica)
+        holds_all && self.can_serve(replica)
+    }
+
+    /// Whether this replica can lead at all: its broker can, and it is not offline (C-15).
+    fn can_serve(&self, replica: BrokerId) -> bool {
+        !self.next.offline.contains(&replica) && (self.acceptable)(replica)
     }
 
     /// Step 3.
@@ -167,7 +205,7 @@ impl<'a> Change<'a> {
             };
         }
         let last_known = self.last_known_leader();
-        let any = || replicas().find(|&r| (self.acceptable)(r));
+        let any = || replicas().find(|&r| self.can_serve(r));
         let leader = last_known.or_else(|| (self.kind == Kind::Unclean).then(any).flatten());
         Election {
             leader,
@@ -183,7 +221,7 @@ impl<'a> Change<'a> {
                 if next.isr.is_empty()
                     && next.elr.is_empty()
                     && next.replicas.contains(&last)
-                    && (self.acceptable)(last) =>
+                    && self.can_serve(last) =>
             {
                 Some(last)
             }

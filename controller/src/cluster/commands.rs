@@ -61,14 +61,15 @@ pub enum Command {
         /// One proposal a partition.
         partitions: Vec<IsrProposal>,
     },
-    /// A broker's replicas of some partitions have failed: out of their ISRs, and no longer eligible to lead (C-18).
+    /// A broker's replicas of some partitions have failed: out of their ISRs, and no longer electable (C-18). Those of partitions
+    /// that changed meanwhile are left as they are, and the answer is INVALID_UPDATE_VERSION.
     Withdraw {
         /// Whose replicas.
         broker: BrokerId,
         /// Which life of it.
         epoch: BrokerEpoch,
         /// Which partitions.
-        partitions: Vec<PartitionId>,
+        partitions: Vec<Withdrawal>,
     },
     /// New topics.
     CreateTopics {
@@ -147,6 +148,28 @@ pub struct IsrProposal {
     pub isr: Vec<(BrokerId, Option<BrokerEpoch>)>,
     /// The leader has not settled its unclean election yet (C-37).
     pub recovering: bool,
+}
+
+/// A replica that its broker cannot serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Withdrawal {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The partition epoch at which the broker looked: a request that comes late must not take out a replica that has been
+    /// made whole since.
+    pub partition_epoch: PartitionEpoch,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// It cannot serve.
+    Offline,
+    /// It can serve, but what it held is gone.
+    Lost,
 }
 
 /// A topic to be created.

@@ -68,7 +68,7 @@ impl Work<'_> {
             ElectionKind::Unclean => (
                 Kind::Unclean,
                 ErrorCode::EligibleLeadersNotAvailable,
-                format!("no replica of {partition} is live"),
+                format!("no replica of {partition} is live and able to serve"),
             ),
         };
         match self.change(id, |c| c.kind(kind)) {

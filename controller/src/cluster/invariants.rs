@@ -44,11 +44,17 @@ pub fn broken_invariants(before: &Image, after: &Image) -> Vec<String> {
                 now.isr, now.elr
             ));
         }
-        let mut members = now.isr.iter().chain(&now.elr);
+        if now.isr.iter().any(|r| now.offline.contains(r)) {
+            say(format!(
+                "ISR {:?} has a member that is offline: {:?}",
+                now.isr, now.offline
+            ));
+        }
+        let mut members = now.isr.iter().chain(&now.elr).chain(&now.offline);
         if !members.all(|r| now.replicas.contains(r)) {
             say(format!(
-                "I-18: ISR {:?} or ELR {:?} beyond {:?}",
-                now.isr, now.elr, now.replicas
+                "I-18: ISR {:?}, ELR {:?} or offline {:?} beyond {:?}",
+                now.isr, now.elr, now.offline, now.replicas
             ));
         }
         if now.isr.len() >= now.min_isr && !now.elr.is_empty() {

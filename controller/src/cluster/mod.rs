@@ -20,8 +20,8 @@ use epoka_proto::metadata::{Image, Record};
 use serde::{Deserialize, Serialize};
 
 pub use commands::{
-    Command, ConfigChange, ElectionKind, ElectionReply, IsrProposal, NewPartitions, NewTopic,
-    Refusal, Registration, Reply, TopicRef, TopicReply,
+    Command, ConfigChange, ElectionKind, ElectionReply, Fault, IsrProposal, NewPartitions,
+    NewTopic, Refusal, Registration, Reply, TopicRef, TopicReply, Withdrawal,
 };
 pub use invariants::broken_invariants;
 pub use notices::Notice;

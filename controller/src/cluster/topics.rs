@@ -171,6 +171,7 @@ impl Work<'_> {
             isr,
             elr: Vec::new(),
             last_known_elr: Vec::new(),
+            offline: Vec::new(),
             adding: Vec::new(),
             removing: Vec::new(),
             leader_epoch: LeaderEpoch(0),

@@ -38,6 +38,7 @@ fn image(brokers: &[(i32, i64, bool, bool)], leader: i32) -> Image {
             isr: vec![BrokerId(leader)],
             elr: vec![],
             last_known_elr: vec![],
+            offline: vec![],
             adding: vec![],
             removing: vec![],
             leader: Some(BrokerId(leader)),

@@ -119,7 +119,7 @@ pub(super) async fn withdraw(
     shared: &Shared,
     request: WithdrawRequest,
 ) -> Result<Response<WithdrawResponse>, Status> {
-    let failed = request.partitions.into_iter().map(convert::partition);
+    let failed = request.partitions.into_iter().map(convert::withdrawal);
     let command = Command::Withdraw {
         broker: BrokerId(request.broker_id),
         epoch: BrokerEpoch(request.broker_epoch),

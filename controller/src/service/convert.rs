@@ -8,7 +8,8 @@ use epoka_proto::v1;
 use tonic::Status;
 
 use crate::cluster::{
-    ConfigChange, IsrProposal, NewPartitions, NewTopic, Refusal, Registration, TopicRef, TopicReply,
+    ConfigChange, Fault, IsrProposal, NewPartitions, NewTopic, Refusal, Registration, TopicRef,
+    TopicReply, Withdrawal,
 };
 
 /// The wire code of an error, 0 for none.
@@ -60,10 +61,18 @@ pub(super) fn registration(message: v1::RegisterRequest) -> Result<Registration,
     })
 }
 
-pub(super) fn partition(partition: v1::PartitionRef) -> Result<PartitionId, Status> {
-    Ok(PartitionId {
-        topic: topic_id(&partition.topic_id)?,
-        partition: partition.partition,
+pub(super) fn withdrawal(item: v1::Withdrawal) -> Result<Withdrawal, Status> {
+    Ok(Withdrawal {
+        partition: PartitionId {
+            topic: topic_id(&item.topic_id)?,
+            partition: item.partition,
+        },
+        partition_epoch: epoka_proto::ids::PartitionEpoch(item.partition_epoch),
+        fault: if item.lost {
+            Fault::Lost
+        } else {
+            Fault::Offline
+        },
     })
 }
 

@@ -142,6 +142,7 @@ impl Default for Cluster {
                 isr: ids.to_vec(),
                 elr: Vec::new(),
                 last_known_elr: Vec::new(),
+                offline: Vec::new(),
                 adding: Vec::new(),
                 removing: Vec::new(),
                 leader: None,
@@ -414,6 +415,10 @@ impl Cluster {
         a.replicas = words
             .brokers("replicas")?
             .unwrap_or_else(|| a.replicas.clone());
+        a.offline = words
+            .brokers("offline")?
+            .unwrap_or_else(|| a.offline.clone());
+        a.offline.retain(|r| !a.isr.contains(r));
         a.min_isr = words.number("min_isr")?.unwrap_or(a.min_isr);
         let to = words.brokers("to")?.unwrap_or_else(|| self.running());
         self.tell(to)

@@ -100,6 +100,34 @@ fn a_kill_may_be_claimed_on_the_same_boot_unless_a_write_failed_c_13() {
 }
 
 #[test]
+fn a_damaged_log_costs_the_others_neither_claim_nor_place_c_13() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (damaged, name) = orders();
+    let (whole, other) = (orders().0, TopicPartition::new("payments", 0));
+    {
+        let logs = load(dir.path());
+        logs.note_epoch(EPOCH);
+        let partitions = [
+            partition(&logs, damaged, &name),
+            partition(&logs, whole, &other),
+        ];
+        partitions.iter().for_each(|p| p.flush());
+        logs.save_recovery_points(&partitions);
+    }
+    // What had been made durable is gone.
+    let segment = dir.path().join("orders-0/00000000000000000000.log");
+    fs::write(segment, b"").expect("writable");
+    let logs = load(dir.path());
+    assert_eq!(logs.previous_epoch(), Some(EPOCH));
+    assert!(logs.has_found(damaged) && logs.has_found(whole));
+    let (offline, _) = logs.take(damaged, &name, LogConfig::default());
+    assert!(offline.is_err_and(|o| o.unreadable));
+    let (log, _) = logs.take(whole, &other, LogConfig::default());
+    assert_eq!(log.expect("a log").end(), Offset(1));
+    assert!(!logs.has_found(orders().0), "a partition without files");
+}
+
+#[test]
 fn a_replica_out_of_service_is_not_called_clean_d_11() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (id, name) = orders();

@@ -389,3 +389,34 @@ fn one_about_to_join_holds_the_watermark_but_not_when_it_is_leaving_l_22_l_24_h_
         );
     }
 }
+
+#[test]
+fn one_that_went_offline_holds_no_watermark_and_returns_only_by_its_fetches_c_15_l_22() {
+    let mut bench = without_3();
+    bench.fetch(3, 1);
+    let mut offline = assignment(Some(1), 1, 9);
+    offline.isr = ids(&[1, 2]);
+    offline.offline = ids(&[3]);
+    bench.assign(offline);
+    bench.produce(Acks::Leader, 1, Sequence::Next);
+    bench.fetch(2, 2);
+    assert_eq!(bench.high_watermark(), 2);
+    let knows = |bench: &Bench| {
+        bench
+            .replica
+            .followers()
+            .map(|(b, end, _)| (b.0, end))
+            .collect::<Vec<_>>()
+    };
+    assert!(knows(&bench).contains(&(3, None)), "{:?}", knows(&bench));
+    bench.fetch(3, 0); // begun anew
+    bench.produce(Acks::Leader, 1, Sequence::Next);
+    bench.fetch(2, 3);
+    assert_eq!(bench.high_watermark(), 3);
+    bench.fetch(3, 3);
+    assert!(
+        knows(&bench).contains(&(3, Some(Offset(3)))),
+        "{:?}",
+        knows(&bench)
+    );
+}

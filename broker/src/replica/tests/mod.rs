@@ -39,6 +39,7 @@ fn assignment(leader: Option<i32>, leader_epoch: i32, partition_epoch: i32) -> A
         isr: ids(&[1, 2, 3]),
         elr: Vec::new(),
         last_known_elr: Vec::new(),
+        offline: Vec::new(),
         adding: Vec::new(),
         removing: Vec::new(),
         leader: leader.map(BrokerId),

@@ -1,3 +1,5 @@
+mod offline;
+
 use super::*;
 use epoka_proto::ids::{LeaderEpoch, PartitionEpoch};
 
@@ -12,6 +14,7 @@ fn state(replicas: &[i32], isr: &[i32], elr: &[i32], leader: i32, min_isr: usize
         isr: ids(isr),
         elr: ids(elr),
         last_known_elr: vec![],
+        offline: vec![],
         adding: vec![],
         removing: vec![],
         leader: (leader != 0).then_some(BrokerId(leader)),

@@ -268,7 +268,7 @@ fn a_proposal_of_what_is_succeeds_and_leaves_earlier_proposals_behind_h_39() {
         isr: members(&[2]),
         ..proposal(id)
     };
-    let now = ask(&mut world, 2, same).expect("a no-op succeeds");
+    let now = ask(&mut world, 2, same.clone()).expect("a no-op succeeds");
     assert_eq!(now, world.assignment("orders", 0));
     let moved = before.partition_epoch.next();
     assert_eq!(
@@ -280,6 +280,10 @@ fn a_proposal_of_what_is_succeeds_and_leaves_earlier_proposals_behind_h_39() {
     );
     let late = ask(&mut world, 2, proposal(id)); // broker 3 would be welcome, but this was asked before
     assert_eq!(late, Err(ErrorCode::InvalidUpdateVersion));
+    let copy = ask(&mut world, 2, same); // its answer was lost: it raises nothing again
+    assert_eq!(copy, Err(ErrorCode::InvalidUpdateVersion));
+    let now = world.assignment("orders", 0);
+    assert_eq!(now.partition_epoch, moved);
 }
 
 #[test]

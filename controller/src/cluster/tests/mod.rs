@@ -4,11 +4,12 @@ mod alter_partition;
 mod brokers;
 mod random;
 mod topics;
+mod withdraw;
 
 use std::collections::BTreeMap;
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, TopicId};
+use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, PartitionId, TopicId};
 use epoka_proto::metadata::Assignment;
 use uuid::Uuid;
 
@@ -111,6 +112,16 @@ impl World {
             broker: BrokerId(id),
             epoch: self.epoch(id),
         })
+    }
+
+    /// A withdrawal computed on what a partition is now.
+    fn withdrawal(&self, partition: PartitionId, fault: Fault) -> Withdrawal {
+        let assignment = self.cluster.image().assignment(partition);
+        Withdrawal {
+            partition,
+            partition_epoch: assignment.expect("a partition").partition_epoch,
+            fault,
+        }
     }
 
     fn create(&mut self, topic: NewTopic) -> Result<(), ErrorCode> {

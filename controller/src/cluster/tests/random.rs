@@ -1,7 +1,7 @@
 //! Random commands, sensible and senseless, against the invariants, which `World::run` checks after each.
 
 use super::*;
-use epoka_proto::ids::{LeaderEpoch, PartitionEpoch, PartitionId, TopicPartition};
+use epoka_proto::ids::{LeaderEpoch, PartitionEpoch, TopicPartition};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -14,7 +14,8 @@ enum Step {
     Unfence(i32),
     BeginShutdown(i32),
     Unregister(i32),
-    Withdraw(i32, usize),
+    /// On the current partition epoch, or off by a little.
+    Withdraw(i32, usize, Fault, i32),
     /// From the leader, or from anyone; on the current epochs, or off by a little.
     Alter {
         partition: usize,
@@ -43,6 +44,7 @@ const BROKERS: std::ops::RangeInclusive<i32> = 1..=4;
 fn step() -> impl Strategy<Value = Step> {
     let off = || prop_oneof![8 => Just(0), 1 => Just(-1), 1 => Just(1)];
     let kind = prop_oneof![Just(ElectionKind::Preferred), Just(ElectionKind::Unclean)];
+    let fault = prop_oneof![3 => Just(Fault::Offline), 1 => Just(Fault::Lost)];
     let alter = (
         0usize..8,
         prop::option::weighted(0.1, BROKERS),
@@ -57,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => BROKERS.prop_map(Step::Unfence),
         2 => BROKERS.prop_map(Step::BeginShutdown),
         1 => BROKERS.prop_map(Step::Unregister),
-        2 => (BROKERS, 0usize..8).prop_map(|(broker, partition)| Step::Withdraw(broker, partition)),
+        3 => (BROKERS, 0usize..8, fault, off()).prop_map(|(broker, partition, fault, off)| Step::Withdraw(broker, partition, fault, off)),
         12 => alter.prop_map(|(partition, sender, leader_epoch, partition_epoch, isr, recovering)| Step::Alter {
             partition, sender, leader_epoch, partition_epoch, isr, recovering
         }),
@@ -104,7 +106,7 @@ impl World {
             Step::Unregister(id) => Command::Unregister {
                 broker: BrokerId(id),
             },
-            Step::Withdraw(id, partition) => {
+            Step::Withdraw(id, partition, fault, off) => {
                 let (broker, epoch) = of(self, id);
                 let all: Vec<_> = self
                     .cluster
@@ -116,7 +118,16 @@ impl World {
                 Command::Withdraw {
                     broker,
                     epoch,
-                    partitions: asked.copied().into_iter().collect(),
+                    partitions: asked
+                        .map(|&asked| {
+                            let now = self.withdrawal(asked, fault);
+                            Withdrawal {
+                                partition_epoch: PartitionEpoch(now.partition_epoch.0 + off),
+                                ..now
+                            }
+                        })
+                        .into_iter()
+                        .collect(),
                 }
             }
             Step::Alter {
