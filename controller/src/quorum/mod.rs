@@ -38,10 +38,11 @@ pub(crate) type LogId = openraft::LogId<u64>;
 pub(crate) type Entry = openraft::Entry<Types>;
 pub(crate) type Vote = openraft::Vote<u64>;
 
-const HEARTBEAT_MS: u64 = 75;
+const HEARTBEAT_MS: u64 = 100;
 /// A follower waits for the upper bound and then for a time of its own within the bounds, before it stands for election: a
-/// dead leader is replaced within 0.7 s.
-const ELECTION_MS: std::ops::Range<u64> = 150..300;
+/// dead leader is replaced within 1.2 s. The lower bound is also how long a vote may take, which both sides sync to disk: on a
+/// machine so busy that none comes in time, there is no leader.
+const ELECTION_MS: std::ops::Range<u64> = 300..600;
 /// A leader that no quorum has acknowledged for so long is taken to be cut off.
 pub(crate) const QUORUM_LOST_MS: u64 = 2 * ELECTION_MS.end;
 /// How long a proposal may wait for its commit.
