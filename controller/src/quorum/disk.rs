@@ -229,6 +229,15 @@ impl Disk {
         Ok(())
     }
 
+    /// As a restart of the machine would.
+    #[cfg(test)]
+    pub(super) fn forget_boot(&mut self) -> Result<(), DiskError> {
+        self.save(HardState {
+            boot: None,
+            ..self.state.clone()
+        })
+    }
+
     fn failed(&self, reason: impl ToString) -> DiskError {
         DiskError::Log {
             dir: self.dir.path().to_owned(),

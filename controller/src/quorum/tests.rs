@@ -140,6 +140,40 @@ async fn a_torn_last_entry_is_cut_and_the_rest_is_kept() {
 }
 
 #[tokio::test]
+async fn a_damaged_log_is_refused_whole_and_left_as_it_is() {
+    for (entries_before, boot) in [(2, "this"), (4, "this"), (2, "another")] {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let segment = "__cluster_metadata-0/00000000000000000000.log";
+        let file = dir.path().join(segment);
+        let size_of = || std::fs::metadata(&file).expect("the log file").len() as usize;
+        let mut flipped = 0;
+        {
+            let mut log = log_in(dir.path());
+            for i in 0..5 {
+                if i == entries_before {
+                    flipped = size_of() + 80; // in the records of the next entry
+                }
+                let appended = log.blocking_append([entry(1, i)]).await;
+                appended.expect("appended");
+            }
+        }
+        if boot == "another" {
+            let mut disk = Disk::open(dir.path(), 1).expect("opens").0;
+            disk.forget_boot().expect("saved");
+        }
+        let mut bytes = std::fs::read(&file).expect("the log file");
+        bytes[flipped] ^= 1;
+        std::fs::write(&file, &bytes).expect("written");
+        let Err(error) = Disk::open(dir.path(), 1) else {
+            panic!("entry {entries_before} is damaged, and the log was opened");
+        };
+        let said = error.to_string();
+        assert!(said.contains(segment) && said.contains("damaged"), "{said}");
+        assert_eq!(std::fs::read(&file).expect("the log file"), bytes);
+    }
+}
+
+#[tokio::test]
 async fn the_directory_belongs_to_one_process() {
     let dir = tempfile::tempdir().expect("tempdir");
     let _log = log_in(dir.path());
