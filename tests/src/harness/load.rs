@@ -74,7 +74,7 @@ impl LoadSpec {
         self.producer.extend([
             ("retries", "0"),
             ("max.in.flight.requests.per.connection", "1"),
-            ("message.timeout.ms", "3000"),
+            ("message.timeout.ms", "700"),
         ]);
         self.leader_only()
     }
