@@ -6,6 +6,7 @@ use tokio::time::sleep;
 use super::plan::{BROKERS, Broker, Fault, Lasting, Settle, Step, Ways};
 use super::run::TOPIC;
 use crate::harness::cluster::PATIENCE;
+use crate::harness::wait::poll;
 use crate::harness::{self, Cluster, Load, Node};
 
 /// Acknowledgements that count as progress.
@@ -60,6 +61,7 @@ async fn inflict(cluster: &mut Cluster, load: &Load, fault: Fault, whole: bool) 
         }
         Fault::Stop(broker, lasting) => {
             let node = resolve(cluster, broker).await;
+            await_answer(cluster, node).await;
             let status = cluster.stop(node).await;
             assert!(status.success(), "{node} ended with {status}");
             last(cluster, load, node, lasting, whole).await;
@@ -128,6 +130,17 @@ async fn resolve(cluster: &mut Cluster, broker: Broker) -> Node {
     match broker {
         Broker::Id(id) => Node::Broker(id),
         Broker::LeaderOf(partition) => cluster.leader_of(TOPIC, partition).await,
+    }
+}
+
+/// A process that has just been started does not yet know how to stop cleanly.
+async fn await_answer(cluster: &mut Cluster, node: Node) {
+    let answers = poll(PATIENCE, async || {
+        let state = cluster.replica_state(node, TOPIC, 0).await;
+        state.ok_or("no answer, or no replica yet")
+    });
+    if let Err(seen) = answers.await {
+        panic!("waited {PATIENCE:?} for {node} to answer: {seen}");
     }
 }
 
