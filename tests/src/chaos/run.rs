@@ -102,8 +102,6 @@ pub async fn run(binary: &str, settings: Settings) -> Report {
     let steps = storm(&mut cluster, &committed, plan, settings.lasts).await;
     await_full_isr(&mut cluster).await;
     let (committed, loose) = tokio::join!(committed.finish(), loose.finish());
-    cluster.await_whole().await;
-    assert_identical_replicas(&cluster);
     let report = Report {
         steps,
         elections: elections(&cluster) - elected_before,
@@ -112,6 +110,8 @@ pub async fn run(binary: &str, settings: Settings) -> Report {
         loose: loose.audit_leader_only(),
     };
     println!("{report}");
+    cluster.await_whole().await;
+    assert_identical_replicas(&cluster);
     report.assert_clean();
     report
 }
@@ -144,13 +144,13 @@ fn loose_load() -> LoadSpec {
     load.at_most_once()
 }
 
-/// Performs steps until the time is over; returns how many.
+/// Performs steps until the time is over or a client has failed; returns how many.
 async fn storm(cluster: &mut Cluster, load: &Load, plan: Plan, lasts: Duration) -> usize {
     let begun = Instant::now();
     let mut whole = true;
     let mut steps = 0;
     for step in plan {
-        if begun.elapsed() >= lasts {
+        if begun.elapsed() >= lasts || !load.failures().is_empty() {
             break;
         }
         steps += 1;

@@ -82,6 +82,8 @@ pub struct History {
     pub readers: Vec<Vec<Seen>>,
     /// The whole topic, read once all was calm.
     pub finally: Vec<Seen>,
+    /// What writers and readers could not go on from, in their clients' words.
+    pub failures: Vec<String>,
 }
 
 /// Something that must not be.
@@ -105,6 +107,8 @@ pub enum Anomaly {
     NonmonotonicSend(i32, WriteId, WriteId),
     /// A record that nobody sent.
     Unwritten(Seen),
+    /// A client could not go on: what it was answered made no sense of what it had been answered before.
+    ClientFailed(String),
 }
 
 impl Anomaly {
@@ -120,6 +124,7 @@ impl Anomaly {
             Self::PollSkip(..) => "poll-skip",
             Self::NonmonotonicSend(..) => "nonmonotonic-send",
             Self::Unwritten(_) => "unwritten",
+            Self::ClientFailed(_) => "client-error",
         }
     }
 }

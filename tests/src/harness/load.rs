@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -80,12 +80,16 @@ impl LoadSpec {
     }
 }
 
+/// What clients could not go on from, in their words.
+type Failures = Arc<Mutex<Vec<String>>>;
+
 /// A load that is running.
 pub struct Load {
     spec: LoadSpec,
     bootstrap: String,
     enough: Arc<AtomicBool>,
     acked: Arc<AtomicUsize>,
+    failures: Failures,
     writers: Vec<JoinHandle<Vec<Write>>>,
     readers: Vec<JoinHandle<Vec<Vec<Seen>>>>,
 }
@@ -94,15 +98,17 @@ impl Load {
     /// Starts writing and reading.
     pub fn start(bootstrap: &str, spec: LoadSpec) -> Self {
         let (enough, acked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let failures = Failures::default();
         let writers = (0..spec.writers).map(|writer| {
             let (bootstrap, spec) = (bootstrap.to_owned(), spec.clone());
-            let (enough, acked) = (enough.clone(), acked.clone());
-            std::thread::spawn(move || write(writer, &bootstrap, &spec, &enough, acked))
+            let (enough, acked, failures) = (enough.clone(), acked.clone(), failures.clone());
+            std::thread::spawn(move || write(writer, &bootstrap, &spec, &enough, acked, &failures))
         });
         let readers = (0..spec.readers + spec.rereaders).map(|number| {
             let (bootstrap, spec, enough) = (bootstrap.to_owned(), spec.clone(), enough.clone());
             let pass = (number >= spec.readers).then_some(PASS);
-            std::thread::spawn(move || read(&bootstrap, &spec, &enough, pass))
+            let failures = failures.clone();
+            std::thread::spawn(move || read(&bootstrap, &spec, &enough, pass, &failures))
         });
         Self {
             bootstrap: bootstrap.to_owned(),
@@ -111,6 +117,7 @@ impl Load {
             spec,
             enough,
             acked,
+            failures,
         }
     }
 
@@ -119,7 +126,12 @@ impl Load {
         self.acked.load(Ordering::Relaxed)
     }
 
-    /// Waits until `more` further records are acknowledged.
+    /// What clients could not go on from so far. The audit names it too.
+    pub fn failures(&self) -> Vec<String> {
+        lock(&self.failures).clone()
+    }
+
+    /// Waits until `more` further records are acknowledged, or a client has failed, so that the audit comes soon.
     ///
     /// # Panics
     /// When they are not within that time.
@@ -127,7 +139,7 @@ impl Load {
         let wanted = self.acked() + more;
         let what = format!("{more} more acknowledged records");
         until(&what, within, || {
-            (self.acked() >= wanted)
+            (self.acked() >= wanted || !self.failures().is_empty())
                 .then_some(())
                 .ok_or_else(|| self.acked())
         })
@@ -146,6 +158,7 @@ impl Load {
             std::mem::take(&mut self.readers),
         );
         let (bootstrap, spec) = (self.bootstrap.clone(), self.spec.clone());
+        let failures = self.failures.clone();
         let finish = move || {
             let writes = writers
                 .into_iter()
@@ -153,13 +166,14 @@ impl Load {
             let writes = writes.collect();
             let readers = readers
                 .into_iter()
-                .flat_map(|r| r.join().expect("a reader meets no error"));
+                .flat_map(|r| r.join().expect("a reader never panics"));
             let readers = readers.collect();
             let finally = kafka::read_all(&bootstrap, &spec.topic, spec.partitions, DELIVERY);
             History {
                 writes,
                 readers,
                 finally: finally.iter().map(seen).collect(),
+                failures: lock(&failures).clone(),
             }
         };
         tokio::task::spawn_blocking(finish)
@@ -182,6 +196,10 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.enough.store(true, Ordering::Relaxed);
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes what the client says of each record.
@@ -209,7 +227,7 @@ impl ProducerContext for Notes {
             }
             Err((error, _)) => Outcome::Unknown(error.to_string()),
         };
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)[index].outcome = outcome;
+        lock(&self.writes)[index].outcome = outcome;
     }
 }
 
@@ -227,6 +245,7 @@ fn write(
     spec: &LoadSpec,
     enough: &AtomicBool,
     acked: Arc<AtomicUsize>,
+    failures: &Failures,
 ) -> Vec<Write> {
     let mut config = kafka::client(bootstrap);
     config
@@ -251,7 +270,7 @@ fn write(
         .create_with_context(notes)
         .expect("the settings are valid");
     let writes = &producer.context().writes;
-    for number in 0.. {
+    'sending: for number in 0.. {
         if enough.load(Ordering::Relaxed) {
             break;
         }
@@ -259,7 +278,7 @@ fn write(
         let partition = i32::try_from(number % u64::from(spec.partitions.unsigned_abs()))
             .expect("a partition number");
         let index = {
-            let mut writes = writes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut writes = lock(writes);
             writes.push(Write {
                 id,
                 partition,
@@ -277,10 +296,11 @@ fn write(
         while let Err((error, refused)) = producer.send(record) {
             match error {
                 KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) => record = refused,
-                other => panic!(
-                    "sending failed: {other}; {:?}",
-                    producer.client().fatal_error()
-                ),
+                other => {
+                    let fatal = producer.client().fatal_error();
+                    lock(failures).push(format!("writer {writer}: {other}; {fatal:?}"));
+                    break 'sending;
+                }
             }
             producer.poll(Duration::from_millis(10));
         }
@@ -288,10 +308,7 @@ fn write(
     }
     // What is not acknowledged by then stays unknown.
     let _unfinished = producer.flush(DELIVERY);
-    writes
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    lock(writes).clone()
 }
 
 /// What a reader was given, each time it read from the start. `pass`: how long it reads before it begins anew; for ever when
@@ -301,6 +318,7 @@ fn read(
     spec: &LoadSpec,
     enough: &AtomicBool,
     pass: Option<Duration>,
+    failures: &Failures,
 ) -> Vec<Vec<Seen>> {
     let mut passes = Vec::new();
     while !enough.load(Ordering::Relaxed) {
@@ -309,7 +327,14 @@ fn read(
         let mut given = Vec::new();
         let begun = Instant::now();
         while !enough.load(Ordering::Relaxed) && pass.is_none_or(|p| begun.elapsed() < p) {
-            given.extend(kafka::next(&consumer, Duration::from_millis(100)).map(|m| seen(&m)));
+            match kafka::try_next(&consumer, Duration::from_millis(100)) {
+                Ok(next) => given.extend(next.map(|m| seen(&m))),
+                Err(error) => {
+                    lock(failures).push(format!("a reader: {error}"));
+                    passes.push(given);
+                    return passes;
+                }
+            }
         }
         passes.push(given);
     }

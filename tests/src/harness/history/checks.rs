@@ -28,7 +28,8 @@ impl History {
     }
 
     fn audit_of(&self, promise: Promise) -> Audit {
-        let mut anomalies = Vec::new();
+        let failed = self.failures.iter().cloned();
+        let mut anomalies: Vec<_> = failed.map(Anomaly::ClientFailed).collect();
         if promise == Promise::Committed {
             self.check_acked(&mut anomalies);
         }

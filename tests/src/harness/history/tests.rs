@@ -58,6 +58,7 @@ fn a_history_without_faults_is_clean() {
         writes: vec![acked(0, 0), unknown(1), acked(2, 1), unknown(3)],
         readers: vec![log(&[0]), log(&[0, 2, 3])],
         finally: log(&[0, 2, 3]),
+        ..History::default()
     };
     history.audit().assert_clean();
     assert_eq!(
@@ -72,6 +73,7 @@ fn three(readers: Vec<Vec<Seen>>, finally: Vec<Seen>) -> History {
         writes: vec![acked(0, 0), acked(1, 1), acked(2, 2)],
         readers,
         finally,
+        ..History::default()
     }
 }
 
@@ -117,6 +119,7 @@ fn an_offset_that_holds_different_records_is_inconsistent() {
         writes: vec![acked(0, 0), unknown(1), unknown(2)],
         readers: vec![log(&[0, 1]), log(&[0, 2])],
         finally: log(&[0, 1]),
+        ..History::default()
     };
     assert_eq!(names(&read), ["inconsistent-offsets"]);
 }
@@ -127,6 +130,7 @@ fn an_offset_that_was_read_and_is_beyond_the_final_end_is_inconsistent() {
         writes: vec![acked(0, 0), unknown(1)],
         readers: vec![log(&[0, 1])],
         finally: log(&[0]),
+        ..History::default()
     };
     assert_eq!(names(&read), ["inconsistent-offsets"]);
 }
@@ -166,6 +170,7 @@ fn a_record_that_nobody_sent_or_that_was_sent_elsewhere_is_unwritten() {
         writes: vec![acked(0, 0), elsewhere],
         readers: vec![],
         finally: log(&[0, 1]),
+        ..History::default()
     };
     assert_eq!(names(&history), ["unwritten"]);
 }
@@ -180,6 +185,7 @@ fn a_refused_record_that_is_read_is_g1a() {
         writes: vec![acked(0, 0), refused.clone()],
         readers,
         finally,
+        ..History::default()
     };
     let clean = with(vec![log(&[0])], log(&[0]));
     assert_eq!(names(&clean), [""; 0]);
@@ -215,8 +221,18 @@ fn the_leaders_word_may_be_lost_with_it_but_never_doubled_nor_reordered() {
         writes: vec![acked(0, 0), unknown(1), acked(2, 1)],
         readers: vec![],
         finally: log(&[0, 2, 1]),
+        ..History::default()
     };
     assert_eq!(names(late), [""; 0]);
+}
+
+#[test]
+fn a_client_that_cannot_go_on_is_an_anomaly() {
+    let failed = History {
+        failures: vec!["a reader: offset out of range".into()],
+        ..three(vec![], log(&[0, 1, 2]))
+    };
+    assert_eq!(names(&failed), ["client-error"]);
 }
 
 #[test]
@@ -229,6 +245,7 @@ fn a_write_acknowledged_without_an_offset_must_be_somewhere() {
         writes: vec![acked(0, 0), somewhere.clone()],
         readers: vec![],
         finally,
+        ..History::default()
     };
     assert_eq!(names(&with(log(&[0, 1]))), [""; 0]);
     assert_eq!(names(&with(log(&[0]))), ["lost-write"]);
