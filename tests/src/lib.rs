@@ -1,5 +1,6 @@
 //! What the tests of the whole product share. Nothing here is part of it.
 
+pub mod chaos;
 pub mod harness;
 pub mod model;
 pub mod scenario;

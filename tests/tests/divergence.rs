@@ -42,23 +42,12 @@ async fn truncation(cluster: &Cluster, node: Node) -> Truncated {
 
 async fn assert_identical_logs(cluster: &mut Cluster) -> Vec<u8> {
     cluster.await_whole().await;
-    let mut logs = Vec::new();
-    for broker in cluster.brokers() {
-        logs.push((
-            broker,
-            files::log_bytes(&cluster.partition_dir(broker, "orders", 0)),
-        ));
-    }
-    let (first, bytes) = &logs[0];
-    for (other, theirs) in &logs[1..] {
-        assert!(
-            bytes == theirs,
-            "{first} has {} bytes, {other} has {} others",
-            bytes.len(),
-            theirs.len()
-        );
-    }
-    bytes.clone()
+    let dirs = cluster.brokers().into_iter();
+    let dirs: Vec<_> = dirs
+        .map(|b| cluster.partition_dir(b, "orders", 0))
+        .collect();
+    files::assert_identical_logs(&dirs);
+    files::log_bytes(&dirs[0])
 }
 
 /// The values in whole batches, after a check of each.
@@ -218,13 +207,7 @@ async fn readers_see_one_history_even_of_records_that_only_their_leader_acknowle
         .collect();
     assert!(others.is_empty(), "{audit}: {others:#?}");
     cluster.await_whole().await;
-    let dirs = cluster
-        .brokers()
-        .into_iter()
-        .map(|b| cluster.partition_dir(b, "loose", 0));
-    let logs: Vec<_> = dirs.map(|dir| files::log_bytes(&dir)).collect();
-    assert!(
-        logs.windows(2).all(|pair| pair[0] == pair[1]),
-        "three identical logs"
-    );
+    let dirs = cluster.brokers().into_iter();
+    let dirs: Vec<_> = dirs.map(|b| cluster.partition_dir(b, "loose", 0)).collect();
+    files::assert_identical_logs(&dirs);
 }

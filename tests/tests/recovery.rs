@@ -66,16 +66,11 @@ async fn assert_all_there(cluster: &mut Cluster, records: usize) {
     cluster.await_whole().await;
     let read = kafka::read_all(&cluster.bootstrap(), "orders", 1, PATIENCE);
     assert_eq!(read.len(), records);
-    let logs: Vec<_> = cluster
-        .brokers()
-        .into_iter()
+    let dirs = cluster.brokers().into_iter();
+    let dirs: Vec<_> = dirs
         .map(|b| cluster.partition_dir(b, "orders", 0))
         .collect();
-    let logs: Vec<_> = logs.iter().map(|dir| files::log_bytes(dir)).collect();
-    assert!(
-        logs.windows(2).all(|pair| pair[0] == pair[1]),
-        "three identical logs"
-    );
+    files::assert_identical_logs(&dirs);
 }
 
 /// What a node said in an event of one kind, once it has.

@@ -32,6 +32,8 @@ pub struct Cluster {
     members: BTreeMap<Node, Member>,
     client: Client,
     timeline: Timeline,
+    /// Whether the directory stays when the test fails.
+    keeps_when_failing: bool,
 }
 
 /// A node that is there, running or not.
@@ -74,6 +76,7 @@ impl Cluster {
             // Never refreshed, so it goes on asking the nodes themselves and not their proxies.
             client: Client::new(bootstrap, patience),
             timeline: Timeline::follow(addresses),
+            keeps_when_failing: false,
         };
         for node in cluster.nodes() {
             cluster.start_node(node);
@@ -165,6 +168,11 @@ impl Cluster {
             .process
             .as_mut()
             .is_some_and(Process::is_running)
+    }
+
+    /// Has the directory stay when the test fails; the environment variable `EPOKA_KEEP` has it stay in any case.
+    pub fn keep_when_failing(&mut self) {
+        self.keeps_when_failing = true;
     }
 
     // What is done to nodes.
@@ -495,13 +503,14 @@ impl Drop for Cluster {
         for member in self.members.values_mut() {
             member.process = None;
         }
-        if std::thread::panicking() || std::env::var_os("EPOKA_KEEP").is_some() {
+        let asked = std::env::var_os("EPOKA_KEEP").is_some();
+        if std::thread::panicking() || asked {
             println!("---- timeline\n{}", self.timeline.text());
             for log in logs_in(&self.dir.path().join("output")) {
                 let name = log.file_name().unwrap_or_default().to_string_lossy();
                 println!("---- {name}\n{}", tail(&log));
             }
-            if std::env::var_os("EPOKA_KEEP").is_some() {
+            if asked || self.keeps_when_failing {
                 self.dir.disable_cleanup(true);
                 println!("---- kept {}", self.dir.path().display());
             }

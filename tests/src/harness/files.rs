@@ -45,6 +45,29 @@ pub fn log_bytes(partition: &Path) -> Vec<u8> {
         .collect()
 }
 
+/// Demands that replicas of one partition hold the same bytes, and any.
+///
+/// # Panics
+/// When two do not: which, and where they first differ; or when there are none.
+pub fn assert_identical_logs(replicas: &[PathBuf]) {
+    let (first, others) = replicas.split_first().expect("replicas");
+    let bytes = log_bytes(first);
+    assert!(!bytes.is_empty(), "{} is empty", first.display());
+    for other in others {
+        let theirs = log_bytes(other);
+        let pairs = bytes.iter().zip(&theirs);
+        let same = pairs.take_while(|(a, b)| a == b).count();
+        assert!(
+            bytes == theirs,
+            "{} has {} bytes, {} has {}, and the first {same} are the same",
+            first.display(),
+            bytes.len(),
+            other.display(),
+            theirs.len()
+        );
+    }
+}
+
 /// Turns one byte of a file over.
 ///
 /// # Panics
@@ -72,4 +95,43 @@ pub fn append(file: &Path, bytes: &[u8]) {
         .open(file)
         .expect("the file exists");
     file.write_all(bytes).expect("writable");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compare(one: &[u8], other: &[u8]) {
+        let dirs = [one, other].map(|bytes| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (first, second) = bytes.split_at(bytes.len() / 2);
+            fs::write(dir.path().join("0.log"), first).expect("writable");
+            fs::write(dir.path().join("1.log"), second).expect("writable");
+            dir
+        });
+        assert_identical_logs(&dirs.each_ref().map(|dir| dir.path().to_owned()));
+    }
+
+    #[test]
+    fn equal_logs_are_identical() {
+        compare(b"abcd", b"abcd");
+    }
+
+    #[test]
+    #[should_panic(expected = "and the first 3 are the same")]
+    fn one_other_byte_is_told() {
+        compare(b"abcd", b"abcx");
+    }
+
+    #[test]
+    #[should_panic(expected = "has 3, and the first 3 are the same")]
+    fn a_shorter_log_is_told() {
+        compare(b"abcd", b"abc");
+    }
+
+    #[test]
+    #[should_panic(expected = "is empty")]
+    fn nothing_is_identical_to_nothing() {
+        compare(b"", b"");
+    }
 }

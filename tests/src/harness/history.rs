@@ -1,8 +1,12 @@
 //! The audit: what was written and acknowledged, compared with what was read. Pure, and named as Jepsen names what it
 //! looks for. It knows nothing of clusters; a history made by hand is as good as a recorded one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
+
+mod checks;
+#[cfg(test)]
+mod tests;
 
 /// Who wrote a record, and which of its records it was: every record of a history is different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +47,8 @@ pub enum Outcome {
     Acked(Option<i64>),
     /// Not known to be written: it may turn up or not.
     Unknown(String),
+    /// Known not to be written: never sent, or refused by everyone it was sent to.
+    Refused(String),
 }
 
 /// One record sent.
@@ -76,6 +82,8 @@ pub struct History {
     pub readers: Vec<Vec<Seen>>,
     /// The whole topic, read once all was calm.
     pub finally: Vec<Seen>,
+    /// What writers and readers could not go on from, in their clients' words.
+    pub failures: Vec<String>,
 }
 
 /// Something that must not be.
@@ -87,8 +95,10 @@ pub enum Anomaly {
     Unseen(Write),
     /// duplicate: one record at several offsets.
     Duplicate(WriteId, BTreeSet<(i32, i64)>),
-    /// inconsistent-offsets: an offset that holds one record for one observer and another for the next.
-    InconsistentOffsets(i32, i64, BTreeSet<WriteId>),
+    /// inconsistent-offsets: an offset that holds one record for one observer and another, or none (`None`), for the next.
+    InconsistentOffsets(i32, i64, BTreeSet<Option<WriteId>>),
+    /// G1a: a record was read though its write was refused.
+    RefusedRead(Seen),
     /// nonmonotonic-poll: a reader was given an offset at or below the one before.
     NonmonotonicPoll(i32, i64, i64),
     /// poll-skip: a reader was never given what lies between two offsets.
@@ -97,6 +107,8 @@ pub enum Anomaly {
     NonmonotonicSend(i32, WriteId, WriteId),
     /// A record that nobody sent.
     Unwritten(Seen),
+    /// A client could not go on: what it was answered made no sense of what it had been answered before.
+    ClientFailed(String),
 }
 
 impl Anomaly {
@@ -107,10 +119,12 @@ impl Anomaly {
             Self::Unseen(_) => "unseen",
             Self::Duplicate(..) => "duplicate",
             Self::InconsistentOffsets(..) => "inconsistent-offsets",
+            Self::RefusedRead(_) => "G1a",
             Self::NonmonotonicPoll(..) => "nonmonotonic-poll",
             Self::PollSkip(..) => "poll-skip",
             Self::NonmonotonicSend(..) => "nonmonotonic-send",
             Self::Unwritten(_) => "unwritten",
+            Self::ClientFailed(_) => "client-error",
         }
     }
 }
@@ -122,6 +136,8 @@ pub struct Audit {
     pub sent: usize,
     /// Records acknowledged.
     pub acked: usize,
+    /// Records refused.
+    pub refused: usize,
     /// Records in the final log.
     pub found: usize,
     /// What must not be.
@@ -148,13 +164,13 @@ impl Audit {
     }
 }
 
-/// `acked 1000 of 1000 sent, found 1000; lost-write 2, duplicate 1`
+/// `acked 1000 of 1000 sent, 0 refused, found 1000; lost-write 2, duplicate 1`
 impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "acked {} of {} sent, found {}; ",
-            self.acked, self.sent, self.found
+            "acked {} of {} sent, {} refused, found {}; ",
+            self.acked, self.sent, self.refused, self.found
         )?;
         let names: BTreeSet<_> = self.anomalies.iter().map(Anomaly::name).collect();
         if names.is_empty() {
@@ -165,249 +181,5 @@ impl fmt::Display for Audit {
             .map(|n| format!("{n} {}", self.count(n)))
             .collect();
         f.write_str(&counts.join(", "))
-    }
-}
-
-impl History {
-    /// Compares what was read with what was written.
-    pub fn audit(&self) -> Audit {
-        let acked = self
-            .writes
-            .iter()
-            .filter(|w| matches!(w.outcome, Outcome::Acked(_)));
-        let mut anomalies = Vec::new();
-        self.check_acked(&mut anomalies);
-        self.check_final_log(&mut anomalies);
-        self.check_offsets(&mut anomalies);
-        for reader in self.readers.iter().chain([&self.finally]) {
-            check_polls(reader, &mut anomalies);
-        }
-        Audit {
-            sent: self.writes.len(),
-            acked: acked.count(),
-            found: self.finally.len(),
-            anomalies,
-        }
-    }
-
-    fn check_acked(&self, anomalies: &mut Vec<Anomaly>) {
-        let log: BTreeMap<_, _> = self
-            .finally
-            .iter()
-            .map(|s| ((s.partition, s.offset), s.id))
-            .collect();
-        let found: BTreeSet<_> = self.finally.iter().map(|s| (s.partition, s.id)).collect();
-        for write in &self.writes {
-            let Outcome::Acked(offset) = write.outcome else {
-                continue;
-            };
-            let id = Some(write.id);
-            let there = match offset {
-                Some(offset) => log.get(&(write.partition, offset)) == Some(&id),
-                None => found.contains(&(write.partition, id)),
-            };
-            if there {
-                continue;
-            }
-            let from = (write.partition, offset.unwrap_or(0));
-            anomalies.push(match log.range(from..=(write.partition, i64::MAX)).next() {
-                Some(_) => Anomaly::LostWrite(write.clone()),
-                None => Anomaly::Unseen(write.clone()),
-            });
-        }
-    }
-
-    fn check_final_log(&self, anomalies: &mut Vec<Anomaly>) {
-        let sent: BTreeSet<_> = self.writes.iter().map(|w| (w.partition, w.id)).collect();
-        let mut places = BTreeMap::<_, BTreeSet<_>>::new();
-        let mut newest = BTreeMap::<_, WriteId>::new();
-        for seen in &self.finally {
-            let Some(id) = seen.id.filter(|id| sent.contains(&(seen.partition, *id))) else {
-                anomalies.push(Anomaly::Unwritten(*seen));
-                continue;
-            };
-            let known = places.entry(id).or_default();
-            known.insert((seen.partition, seen.offset));
-            let repeated = known.len() > 1;
-            let before = newest.entry((seen.partition, id.writer)).or_insert(id);
-            if *before > id && !repeated {
-                anomalies.push(Anomaly::NonmonotonicSend(seen.partition, *before, id));
-            }
-            *before = id.max(*before);
-        }
-        let repeated = places.into_iter().filter(|(_, places)| places.len() > 1);
-        anomalies.extend(repeated.map(|(id, places)| Anomaly::Duplicate(id, places)));
-    }
-
-    fn check_offsets(&self, anomalies: &mut Vec<Anomaly>) {
-        let mut observed = BTreeMap::<_, BTreeSet<_>>::new();
-        for seen in self.readers.iter().flatten().chain(&self.finally) {
-            observed
-                .entry((seen.partition, seen.offset))
-                .or_default()
-                .extend(seen.id);
-        }
-        for write in &self.writes {
-            if let Outcome::Acked(Some(offset)) = write.outcome {
-                observed
-                    .entry((write.partition, offset))
-                    .or_default()
-                    .insert(write.id);
-            }
-        }
-        let different = observed.into_iter().filter(|(_, ids)| ids.len() > 1);
-        anomalies.extend(different.map(|((partition, offset), ids)| {
-            Anomaly::InconsistentOffsets(partition, offset, ids)
-        }));
-    }
-}
-
-/// A partition's offsets come without gaps as long as it is neither compacted nor written by transactions.
-fn check_polls(reader: &[Seen], anomalies: &mut Vec<Anomaly>) {
-    let mut position = BTreeMap::new();
-    for seen in reader {
-        let before = position.insert(seen.partition, seen.offset).unwrap_or(-1);
-        if seen.offset <= before {
-            anomalies.push(Anomaly::NonmonotonicPoll(
-                seen.partition,
-                before,
-                seen.offset,
-            ));
-        } else if seen.offset > before + 1 {
-            anomalies.push(Anomaly::PollSkip(seen.partition, before, seen.offset));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn id(number: u64) -> WriteId {
-        WriteId { writer: 1, number }
-    }
-
-    fn acked(number: u64, offset: i64) -> Write {
-        Write {
-            id: id(number),
-            partition: 0,
-            outcome: Outcome::Acked(Some(offset)),
-        }
-    }
-
-    fn unknown(number: u64) -> Write {
-        Write {
-            id: id(number),
-            partition: 0,
-            outcome: Outcome::Unknown("timed out".into()),
-        }
-    }
-
-    fn log(numbers: &[u64]) -> Vec<Seen> {
-        let seen = |(offset, number): (i64, &u64)| Seen {
-            partition: 0,
-            offset,
-            id: Some(id(*number)),
-        };
-        (0..).zip(numbers).map(seen).collect()
-    }
-
-    fn names(history: &History) -> Vec<&'static str> {
-        history
-            .audit()
-            .anomalies
-            .iter()
-            .map(Anomaly::name)
-            .collect()
-    }
-
-    #[test]
-    fn a_value_reads_back_whatever_its_padding() {
-        for bytes in [0, 100] {
-            assert_eq!(
-                WriteId::from_value(id(77).to_value(bytes).as_bytes()),
-                Some(id(77))
-            );
-        }
-        assert_eq!(id(1).to_value(100).len(), 100);
-        assert_eq!(WriteId::from_value(b"hello"), None);
-    }
-
-    #[test]
-    fn a_history_without_faults_is_clean() {
-        let history = History {
-            writes: vec![acked(0, 0), unknown(1), acked(2, 1), unknown(3)],
-            readers: vec![log(&[0]), log(&[0, 2, 3])],
-            finally: log(&[0, 2, 3]),
-        };
-        history.audit().assert_clean();
-        assert_eq!(
-            history.audit().to_string(),
-            "acked 2 of 4 sent, found 3; no anomaly"
-        );
-    }
-
-    #[test]
-    fn each_anomaly_is_found_and_named() {
-        let writes = vec![acked(0, 0), acked(1, 1), acked(2, 2)];
-        let with = |finally: Vec<Seen>| History {
-            writes: writes.clone(),
-            readers: vec![],
-            finally,
-        };
-        let read = |reader: Vec<Seen>| History {
-            readers: vec![reader],
-            ..with(log(&[0, 1, 2]))
-        };
-
-        assert_eq!(names(&with(log(&[0, 1]))), ["unseen"]);
-        let hole: Vec<_> = log(&[0, 1, 2])
-            .into_iter()
-            .filter(|s| s.offset != 1)
-            .collect();
-        assert_eq!(names(&with(hole)), ["lost-write", "poll-skip"]);
-        assert_eq!(
-            names(&with(log(&[0, 2, 1]))),
-            [
-                "lost-write",
-                "lost-write",
-                "nonmonotonic-send",
-                "inconsistent-offsets",
-                "inconsistent-offsets"
-            ]
-        );
-        assert_eq!(names(&with(log(&[0, 1, 2, 1]))), ["duplicate"]);
-        assert_eq!(names(&with(log(&[0, 1, 2, 9]))), ["unwritten"]);
-
-        let mut again = log(&[0, 1]);
-        again.extend(log(&[0, 1, 2]));
-        assert_eq!(names(&read(again)), ["nonmonotonic-poll"]);
-        let skipped: Vec<_> = log(&[0, 1, 2])
-            .into_iter()
-            .filter(|s| s.offset != 1)
-            .collect();
-        assert_eq!(names(&read(skipped)), ["poll-skip"]);
-        assert_eq!(names(&read(log(&[0, 2]))), ["inconsistent-offsets"]);
-    }
-
-    #[test]
-    fn a_write_acknowledged_without_an_offset_must_be_somewhere() {
-        let somewhere = Write {
-            outcome: Outcome::Acked(None),
-            ..unknown(1)
-        };
-        let with = |finally| History {
-            writes: vec![acked(0, 0), somewhere.clone()],
-            readers: vec![],
-            finally,
-        };
-        assert_eq!(names(&with(log(&[0, 1]))), [""; 0]);
-        assert_eq!(names(&with(log(&[0]))), ["lost-write"]);
-    }
-
-    #[test]
-    #[should_panic(expected = "nothing was acknowledged")]
-    fn an_audit_of_nothing_is_not_clean() {
-        History::default().audit().assert_clean();
     }
 }

@@ -62,10 +62,20 @@ pub fn read_from_start(consumer: &BaseConsumer, topic: &str, partitions: i32) {
 /// # Panics
 /// On any other error.
 pub fn next(consumer: &BaseConsumer, within: Duration) -> Option<BorrowedMessage<'_>> {
-    match consumer.poll(within)? {
-        Ok(message) => Some(message),
-        Err(KafkaError::MessageConsumption(code)) if is_passing(code) => None,
-        Err(error) => panic!("reading failed: {error}"),
+    try_next(consumer, within).unwrap_or_else(|error| panic!("reading failed: {error}"))
+}
+
+/// The next record. Errors that a client overcomes by itself count as none.
+///
+/// # Errors
+/// Any other.
+pub fn try_next(
+    consumer: &BaseConsumer,
+    within: Duration,
+) -> Result<Option<BorrowedMessage<'_>>, KafkaError> {
+    match consumer.poll(within).transpose() {
+        Err(KafkaError::MessageConsumption(code)) if is_passing(code) => Ok(None),
+        next => next,
     }
 }
 

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 
 use super::history::{Audit, History, Outcome, Seen, Write, WriteId};
@@ -18,6 +18,8 @@ use super::wait::until;
 
 /// How long a record may stay unacknowledged, whatever happens meanwhile, and how long the final read may take.
 const DELIVERY: Duration = Duration::from_secs(90);
+/// How long a reader that begins again and again reads each time.
+const PASS: Duration = Duration::from_secs(5);
 
 /// What the load is like.
 #[derive(Clone, Debug)]
@@ -36,6 +38,10 @@ pub struct LoadSpec {
     pub value_bytes: usize,
     /// Readers that follow the topic meanwhile.
     pub readers: usize,
+    /// Readers that begin anew from the start again and again.
+    pub rereaders: usize,
+    /// Further settings of the writers' clients.
+    pub producer: Vec<(&'static str, &'static str)>,
 }
 
 impl LoadSpec {
@@ -49,6 +55,8 @@ impl LoadSpec {
             pause: Duration::from_millis(1),
             value_bytes: 100,
             readers: 1,
+            rereaders: 0,
+            producer: Vec::new(),
         }
     }
 
@@ -58,7 +66,22 @@ impl LoadSpec {
         self.acks = "1";
         self
     }
+
+    /// Writers that are content with the leader's word and send a record once at most: it may be lost, and neither be there
+    /// twice nor overtake another. They give up soon, so that there are refused records too.
+    #[must_use]
+    pub fn at_most_once(mut self) -> Self {
+        self.producer.extend([
+            ("retries", "0"),
+            ("max.in.flight.requests.per.connection", "1"),
+            ("message.timeout.ms", "700"),
+        ]);
+        self.leader_only()
+    }
 }
+
+/// What clients could not go on from, in their words.
+type Failures = Arc<Mutex<Vec<String>>>;
 
 /// A load that is running.
 pub struct Load {
@@ -66,22 +89,26 @@ pub struct Load {
     bootstrap: String,
     enough: Arc<AtomicBool>,
     acked: Arc<AtomicUsize>,
+    failures: Failures,
     writers: Vec<JoinHandle<Vec<Write>>>,
-    readers: Vec<JoinHandle<Vec<Seen>>>,
+    readers: Vec<JoinHandle<Vec<Vec<Seen>>>>,
 }
 
 impl Load {
     /// Starts writing and reading.
     pub fn start(bootstrap: &str, spec: LoadSpec) -> Self {
         let (enough, acked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let failures = Failures::default();
         let writers = (0..spec.writers).map(|writer| {
             let (bootstrap, spec) = (bootstrap.to_owned(), spec.clone());
-            let (enough, acked) = (enough.clone(), acked.clone());
-            std::thread::spawn(move || write(writer, &bootstrap, &spec, &enough, acked))
+            let (enough, acked, failures) = (enough.clone(), acked.clone(), failures.clone());
+            std::thread::spawn(move || write(writer, &bootstrap, &spec, &enough, acked, &failures))
         });
-        let readers = (0..spec.readers).map(|_| {
+        let readers = (0..spec.readers + spec.rereaders).map(|number| {
             let (bootstrap, spec, enough) = (bootstrap.to_owned(), spec.clone(), enough.clone());
-            std::thread::spawn(move || read(&bootstrap, &spec, &enough))
+            let pass = (number >= spec.readers).then_some(PASS);
+            let failures = failures.clone();
+            std::thread::spawn(move || read(&bootstrap, &spec, &enough, pass, &failures))
         });
         Self {
             bootstrap: bootstrap.to_owned(),
@@ -90,6 +117,7 @@ impl Load {
             spec,
             enough,
             acked,
+            failures,
         }
     }
 
@@ -98,7 +126,12 @@ impl Load {
         self.acked.load(Ordering::Relaxed)
     }
 
-    /// Waits until `more` further records are acknowledged.
+    /// What clients could not go on from so far. The audit names it too.
+    pub fn failures(&self) -> Vec<String> {
+        lock(&self.failures).clone()
+    }
+
+    /// Waits until `more` further records are acknowledged, or a client has failed, so that the audit comes soon.
     ///
     /// # Panics
     /// When they are not within that time.
@@ -106,7 +139,7 @@ impl Load {
         let wanted = self.acked() + more;
         let what = format!("{more} more acknowledged records");
         until(&what, within, || {
-            (self.acked() >= wanted)
+            (self.acked() >= wanted || !self.failures().is_empty())
                 .then_some(())
                 .ok_or_else(|| self.acked())
         })
@@ -125,6 +158,7 @@ impl Load {
             std::mem::take(&mut self.readers),
         );
         let (bootstrap, spec) = (self.bootstrap.clone(), self.spec.clone());
+        let failures = self.failures.clone();
         let finish = move || {
             let writes = writers
                 .into_iter()
@@ -132,13 +166,14 @@ impl Load {
             let writes = writes.collect();
             let readers = readers
                 .into_iter()
-                .map(|r| r.join().expect("a reader meets no error"));
+                .flat_map(|r| r.join().expect("a reader never panics"));
             let readers = readers.collect();
             let finally = kafka::read_all(&bootstrap, &spec.topic, spec.partitions, DELIVERY);
             History {
                 writes,
                 readers,
                 finally: finally.iter().map(seen).collect(),
+                failures: lock(&failures).clone(),
             }
         };
         tokio::task::spawn_blocking(finish)
@@ -163,11 +198,17 @@ impl Drop for Load {
     }
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Notes what the client says of each record.
 #[derive(Default)]
 struct Notes {
     writes: Mutex<Vec<Write>>,
     acked: Arc<AtomicUsize>,
+    /// Whether what the client says was not written was never appended anywhere.
+    knows_refusals: bool,
 }
 
 impl ClientContext for Notes {}
@@ -181,10 +222,21 @@ impl ProducerContext for Notes {
                 self.acked.fetch_add(1, Ordering::Relaxed);
                 Outcome::Acked(Some(message.offset()).filter(|offset| *offset >= 0))
             }
+            Err((error, message)) if self.knows_refusals && was_not_written(message) => {
+                Outcome::Refused(error.to_string())
+            }
             Err((error, _)) => Outcome::Unknown(error.to_string()),
         };
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)[index].outcome = outcome;
+        lock(&self.writes)[index].outcome = outcome;
     }
+}
+
+/// Whether the client knows that a record was written nowhere, after all its tries.
+fn was_not_written(message: &BorrowedMessage<'_>) -> bool {
+    use rdkafka::bindings::{rd_kafka_message_status, rd_kafka_msg_status_t as Status};
+    // SAFETY: the message lives as long as the reference to it, and the call only reads it.
+    let status = unsafe { rd_kafka_message_status(message.ptr()) };
+    status == Status::RD_KAFKA_MSG_STATUS_NOT_PERSISTED
 }
 
 fn write(
@@ -193,6 +245,7 @@ fn write(
     spec: &LoadSpec,
     enough: &AtomicBool,
     acked: Arc<AtomicUsize>,
+    failures: &Failures,
 ) -> Vec<Write> {
     let mut config = kafka::client(bootstrap);
     config
@@ -204,15 +257,20 @@ fn write(
         .set("batch.size", "16384")
         .set("request.timeout.ms", "3000")
         .set("message.timeout.ms", DELIVERY.as_millis().to_string());
+    for (name, value) in &spec.producer {
+        config.set(*name, *value);
+    }
     let notes = Notes {
         acked,
+        // With acks=all a leader that is replaced while it waits for the commit refuses what it has appended.
+        knows_refusals: spec.acks == "1",
         ..Notes::default()
     };
     let producer: BaseProducer<Notes> = config
         .create_with_context(notes)
         .expect("the settings are valid");
     let writes = &producer.context().writes;
-    for number in 0.. {
+    'sending: for number in 0.. {
         if enough.load(Ordering::Relaxed) {
             break;
         }
@@ -220,7 +278,7 @@ fn write(
         let partition = i32::try_from(number % u64::from(spec.partitions.unsigned_abs()))
             .expect("a partition number");
         let index = {
-            let mut writes = writes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut writes = lock(writes);
             writes.push(Write {
                 id,
                 partition,
@@ -229,17 +287,20 @@ fn write(
             writes.len() - 1
         };
         let value = id.to_value(spec.value_bytes);
-        let mut record: BaseRecord<'_, (), str, usize> =
+        let key = writer.to_string();
+        let mut record: BaseRecord<'_, str, str, usize> =
             BaseRecord::with_opaque_to(&spec.topic, index)
                 .partition(partition)
-                .payload(&value);
+                .key(key.as_str())
+                .payload(value.as_str());
         while let Err((error, refused)) = producer.send(record) {
             match error {
                 KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) => record = refused,
-                other => panic!(
-                    "sending failed: {other}; {:?}",
-                    producer.client().fatal_error()
-                ),
+                other => {
+                    let fatal = producer.client().fatal_error();
+                    lock(failures).push(format!("writer {writer}: {other}; {fatal:?}"));
+                    break 'sending;
+                }
             }
             producer.poll(Duration::from_millis(10));
         }
@@ -247,20 +308,37 @@ fn write(
     }
     // What is not acknowledged by then stays unknown.
     let _unfinished = producer.flush(DELIVERY);
-    writes
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    lock(writes).clone()
 }
 
-fn read(bootstrap: &str, spec: &LoadSpec, enough: &AtomicBool) -> Vec<Seen> {
-    let consumer = kafka::consumer(bootstrap);
-    kafka::read_from_start(&consumer, &spec.topic, spec.partitions);
-    let mut given = Vec::new();
+/// What a reader was given, each time it read from the start. `pass`: how long it reads before it begins anew; for ever when
+/// it does not.
+fn read(
+    bootstrap: &str,
+    spec: &LoadSpec,
+    enough: &AtomicBool,
+    pass: Option<Duration>,
+    failures: &Failures,
+) -> Vec<Vec<Seen>> {
+    let mut passes = Vec::new();
     while !enough.load(Ordering::Relaxed) {
-        given.extend(kafka::next(&consumer, Duration::from_millis(100)).map(|m| seen(&m)));
+        let consumer = kafka::consumer(bootstrap);
+        kafka::read_from_start(&consumer, &spec.topic, spec.partitions);
+        let mut given = Vec::new();
+        let begun = Instant::now();
+        while !enough.load(Ordering::Relaxed) && pass.is_none_or(|p| begun.elapsed() < p) {
+            match kafka::try_next(&consumer, Duration::from_millis(100)) {
+                Ok(next) => given.extend(next.map(|m| seen(&m))),
+                Err(error) => {
+                    lock(failures).push(format!("a reader: {error}"));
+                    passes.push(given);
+                    return passes;
+                }
+            }
+        }
+        passes.push(given);
     }
-    given
+    passes
 }
 
 fn seen(message: &impl Message) -> Seen {

@@ -8,6 +8,7 @@ pub mod history;
 pub mod kafka;
 pub mod load;
 pub mod network;
+pub mod owners;
 pub mod ports;
 pub mod process;
 pub mod raw;

@@ -2,12 +2,11 @@
 //! the one the other nodes are told. A proxied connection is known by the pair of nodes it joins, so any node can be cut
 //! off from any other while Kafka clients, which use no proxy, still reach both. No privileges are needed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,13 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::owners::{Owner, Owners};
+
 /// Bytes moved at a time.
 const CHUNK: usize = 64 << 10;
-/// How often the owner of a new connection is looked for: its process may have been started this very moment.
-const OWNER_TRIES: usize = 5;
-/// How often the kernel's table is read at most, before a connection counts as gone.
-const TABLE_TRIES: usize = 100;
-const OWNER_PAUSE: Duration = Duration::from_millis(10);
 
 /// A node of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,15 +71,14 @@ pub struct Network {
 
 #[derive(Debug)]
 struct Shared {
-    /// Whose process has which id.
-    processes: Mutex<HashMap<u32, Node>>,
+    owners: Owners,
     faults: watch::Sender<Faults>,
 }
 
 impl Default for Network {
     fn default() -> Self {
         let shared = Shared {
-            processes: Mutex::default(),
+            owners: Owners::default(),
             faults: watch::Sender::new(Faults::new()),
         };
         Self {
@@ -118,13 +113,7 @@ impl Network {
 
     /// Tells whose process this is from now on.
     pub fn started(&self, node: Node, pid: u32) {
-        let mut processes = self
-            .shared
-            .processes
-            .lock()
-            .expect("nothing panics under it");
-        processes.retain(|_, n| *n != node);
-        processes.insert(pid, node);
+        self.shared.owners.started(node, pid);
     }
 
     /// Breaks, or mends, the way by which `from` reaches `to`.
@@ -154,9 +143,11 @@ async fn carry(
     let Ok(here) = inbound.local_addr() else {
         return; // closed already
     };
-    let Some(from) = owner(&shared, peer, here).await else {
-        // A client of the test, or a process that is gone already: no pair of nodes, so no fault concerns it.
-        return join(inbound, &target, None).await;
+    let from = match shared.owners.of(peer, here).await {
+        Owner::Node(from) => from,
+        // A client of the test: no pair of nodes, so no fault concerns it.
+        Owner::Stranger => return join(inbound, &target, None).await,
+        Owner::Nobody => return,
     };
     let mut way = Way {
         from,
@@ -237,68 +228,10 @@ impl Way {
     }
 }
 
-/// The node whose process holds the other end of a connection.
-async fn owner(shared: &Shared, peer: SocketAddr, here: SocketAddr) -> Option<Node> {
-    let mut looked = 0;
-    for _ in 0..TABLE_TRIES {
-        let processes = shared
-            .processes
-            .lock()
-            .expect("nothing panics under it")
-            .clone();
-        // The kernel's table is not read in one moment: while sockets come and go it may leave out one that is there.
-        if let Some(socket) = socket_of(peer, here) {
-            let found = processes.iter().find(|(pid, _)| holds(**pid, &socket));
-            if let Some((_, node)) = found {
-                return Some(*node);
-            }
-            looked += 1;
-            if looked == OWNER_TRIES {
-                return None;
-            }
-        }
-        tokio::time::sleep(OWNER_PAUSE).await;
-    }
-    None
-}
-
-/// The kernel's name of the socket at one end of a connection. Both ends are compared: a port is used again while an earlier
-/// connection from it, to somewhere else, still lingers in the table.
-fn socket_of(local: SocketAddr, remote: SocketAddr) -> Option<String> {
-    let (local, remote) = (in_table(local)?, in_table(remote)?);
-    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-    let inode = table.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let same = fields.next()? == local && fields.next()? == remote;
-        same.then(|| fields.nth(6)).flatten()
-    })?;
-    // A socket that its process has closed lingers under no name.
-    (inode != "0").then(|| format!("socket:[{inode}]"))
-}
-
-/// An address as the kernel's table writes it.
-fn in_table(address: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(address) = address else {
-        return None;
-    };
-    let ip = u32::from(*address.ip()).swap_bytes();
-    Some(format!("{ip:08X}:{:04X}", address.port()))
-}
-
-fn holds(pid: u32, socket: &str) -> bool {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    files
-        .filter_map(|file| std::fs::read_link(file.path()).ok())
-        .any(|link| link.as_os_str() == socket)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     const A: Node = Node::Broker(1);
     const B: Node = Node::Broker(2);
