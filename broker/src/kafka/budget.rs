@@ -9,45 +9,83 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// Frames up to this size take their memory at once, and from a part of the budget that larger ones do not touch: Kafka's
+/// producers send up to 1 MiB (`max.request.size`).
+const USUAL: usize = 2 << 20;
+
 /// A number of bytes, shared by the connections of a listener.
 ///
-/// Frames take memory step by step, as their bytes arrive, so all of it may be in the hands of frames that need more: then
-/// none could end. That is what the exception is for: the one who has waited longest gets it, reads on without asking for
-/// any more, and gives it back with its memory. The exception is part of the total.
+/// Huge frames take memory step by step, as their bytes arrive, so all of it may be in the hands of frames that need more:
+/// then none could end. That is what the exception is for: the one who has waited longest gets it, reads on without asking
+/// for any more, and gives it back with its memory. The exception is part of the total.
 pub(super) struct Budget {
-    bytes: Arc<Semaphore>,
+    usual: Pool,
+    huge: Pool,
     exception: Arc<Semaphore>,
+    /// The largest frame that takes its memory at once.
+    at_once: usize,
+}
+
+/// What frames of one kind share.
+struct Pool {
+    bytes: Arc<Semaphore>,
+    /// How many wait for a part of it.
     waiting: AtomicUsize,
+}
+
+impl Pool {
+    fn new(bytes: usize) -> Self {
+        Self {
+            bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
+            waiting: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl Budget {
     /// A budget of `total` bytes for requests of at most `largest` bytes.
     pub(super) fn new(total: usize, largest: usize) -> Self {
-        let ordinary = total.saturating_sub(largest).min(Semaphore::MAX_PERMITS);
+        let half = total.saturating_sub(largest) / 2;
         Self {
-            bytes: Arc::new(Semaphore::new(ordinary)),
+            usual: Pool::new(half),
+            huge: Pool::new(half),
             exception: Arc::new(Semaphore::new(1)),
-            waiting: AtomicUsize::new(0),
+            at_once: half.min(USUAL),
         }
     }
 
-    /// Takes `bytes` if they are left and nobody waits. Never waits, takes no lock.
-    pub(super) fn try_take(&self, bytes: usize) -> Option<Grant> {
-        let permit = self.bytes.clone().try_acquire_many_owned(permits(bytes));
+    /// Whether a frame of `len` bytes takes memory step by step.
+    pub(super) fn is_huge(&self, len: usize) -> bool {
+        len > self.at_once
+    }
+
+    fn pool(&self, huge: bool) -> &Pool {
+        if huge { &self.huge } else { &self.usual }
+    }
+
+    /// Takes `bytes` for a frame, huge or not, if they are left and nobody waits. Never waits, takes no lock.
+    pub(super) fn try_take(&self, bytes: usize, huge: bool) -> Option<Grant> {
+        let pool = self.pool(huge).bytes.clone();
         Some(Grant {
-            bytes: Some(permit.ok()?),
+            bytes: Some(pool.try_acquire_many_owned(permits(bytes)).ok()?),
             exception: None,
         })
     }
 
     /// Waits for `bytes`, or for the exception.
-    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> BoxFuture<'static, Grant> {
-        let waiting = Waiting::new(self.clone());
+    pub(super) fn take(self: &Arc<Self>, bytes: usize, huge: bool) -> BoxFuture<'static, Grant> {
+        let waiting = Waiting::new(self.clone(), huge);
         async move {
-            let budget = &waiting.0;
-            let ordinary = budget.bytes.clone().acquire_many_owned(permits(bytes));
-            let exception = budget.exception.clone().acquire_owned();
-            // Neither semaphore is ever closed.
+            let budget = &waiting.budget;
+            let pool = budget.pool(huge).bytes.clone();
+            let ordinary = pool.acquire_many_owned(permits(bytes));
+            let exception = async {
+                match huge {
+                    true => budget.exception.clone().acquire_owned().await,
+                    false => std::future::pending().await,
+                }
+            };
+            // No semaphore is ever closed.
             tokio::select! {
                 biased;
                 permit = ordinary => Grant { bytes: permit.ok(), exception: None },
@@ -57,15 +95,15 @@ impl Budget {
         .boxed()
     }
 
-    /// Whether somebody waits for memory.
-    pub(super) fn is_scarce(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+    /// Whether somebody waits for memory for a frame of this kind.
+    pub(super) fn is_scarce(&self, huge: bool) -> bool {
+        self.pool(huge).waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes that nobody has; the exception is not among them.
     #[cfg(test)]
     pub(super) fn left(&self) -> usize {
-        self.bytes.available_permits()
+        self.usual.bytes.available_permits() + self.huge.bytes.available_permits()
     }
 }
 
@@ -75,18 +113,22 @@ fn permits(bytes: usize) -> u32 {
 }
 
 /// Counts one who waits, until it has what it waits for or gives up.
-struct Waiting(Arc<Budget>);
+struct Waiting {
+    budget: Arc<Budget>,
+    huge: bool,
+}
 
 impl Waiting {
-    fn new(budget: Arc<Budget>) -> Self {
-        budget.waiting.fetch_add(1, Ordering::Relaxed);
-        Self(budget)
+    fn new(budget: Arc<Budget>, huge: bool) -> Self {
+        budget.pool(huge).waiting.fetch_add(1, Ordering::Relaxed);
+        Self { budget, huge }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        let pool = self.budget.pool(self.huge);
+        pool.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -131,54 +173,54 @@ mod tests {
 
     #[test]
     fn what_is_taken_comes_back_when_dropped() {
-        let budget = budget(300, 100);
-        let mut grant = budget.try_take(120).expect("left");
-        grant.add(budget.try_take(80).expect("left"));
+        let budget = budget(500, 100);
+        let mut grant = budget.try_take(120, true).expect("left");
+        grant.add(budget.try_take(80, true).expect("left"));
+        assert!(budget.try_take(1, true).is_none());
+        let usual = budget.try_take(200, false).expect("the other half");
         assert_eq!(budget.left(), 0);
-        assert!(budget.try_take(1).is_none());
-        drop(grant);
-        assert_eq!(budget.left(), 200);
+        drop((grant, usual));
+        assert_eq!(budget.left(), 400);
     }
 
     #[tokio::test]
     async fn one_who_waits_gets_the_exception_and_the_next_waits_for_either() {
-        let budget = budget(300, 100);
-        let all = budget.try_take(200).expect("left");
-        let exception = budget.take(50).await;
-        assert!(exception.is_exception() && !budget.is_scarce());
-        let mut second = budget.take(50);
+        let budget = budget(500, 100);
+        let all = budget.try_take(200, true).expect("left");
+        let exception = budget.take(50, true).await;
+        assert!(exception.is_exception() && !budget.is_scarce(true));
+        let mut second = budget.take(50, true);
         assert!((&mut second).now_or_never().is_none());
-        assert!(budget.is_scarce());
-        let mut third = budget.take(50);
+        assert!(budget.is_scarce(true) && !budget.is_scarce(false));
+        let mut third = budget.take(50, true);
         assert!((&mut third).now_or_never().is_none());
         drop(exception);
         assert!(second.await.is_exception());
         drop(all);
         assert!(!third.await.is_exception());
-        assert!(!budget.is_scarce());
-        assert_eq!(budget.left(), 200);
+        assert!(!budget.is_scarce(true));
+        assert_eq!(budget.left(), 400);
     }
 
     #[tokio::test]
     async fn nobody_overtakes_one_who_waits_for_much() {
-        let budget = budget(300, 100);
-        let most = budget.try_take(150).expect("left");
-        let exception = budget.exception.clone().acquire_owned().await;
-        let mut much = budget.take(100);
+        let budget = budget(500, 100);
+        let most = budget.try_take(150, false).expect("left");
+        let mut much = budget.take(100, false);
         assert!((&mut much).now_or_never().is_none());
-        assert!(budget.try_take(10).is_none(), "50 are left, but spoken for");
+        let little = budget.try_take(10, false);
+        assert!(little.is_none(), "50 are left, but spoken for");
         drop(most);
-        assert!(!much.await.is_exception());
-        drop(exception);
+        assert!(!much.await.is_empty());
     }
 
     #[test]
     fn one_who_gives_up_waits_no_more() {
         let budget = budget(100, 100);
-        let _exception = budget.exception.clone().try_acquire_owned();
-        let mut wait = budget.take(10);
+        let mut wait = budget.take(10, false);
         assert!((&mut wait).now_or_never().is_none());
+        assert!(budget.is_scarce(false));
         drop(wait);
-        assert!(!budget.is_scarce());
+        assert!(!budget.is_scarce(false));
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{FrameError, FrameReader, is_produce};
-use super::pace::{PATIENCE, Pace};
+use super::pace::{PATIENCE, Pace, Seen};
 use super::request::Refused;
 use super::response::{Outgoing, Response};
 
@@ -48,8 +48,11 @@ pub(super) enum Closed {
     #[error(transparent)]
     Frame(FrameError),
     /// A frame comes so slowly that it only takes up memory.
-    #[error("the rest of a request did not come: {received} bytes of it are here")]
-    Slow { received: usize },
+    #[error("the rest of a request did not come, or too slowly")]
+    Slow,
+    /// A frame waited too long for memory.
+    #[error("there was no memory for its request in time (queued.max.request.bytes)")]
+    Crowded,
     /// A frame is no request that is served here.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -146,9 +149,11 @@ where
             () = &mut look, if looking => {
                 looking = false;
                 let seen = frames.under_way().filter(|_| may_read);
-                if pace.is_too_slow(Instant::now(), seen, frames.memory_is_scarce()) {
-                    let received = seen.map_or(0, |seen| seen.received);
-                    return Err(Closed::Slow { received });
+                if pace.is_too_slow(Instant::now(), seen) {
+                    return Err(match seen {
+                        Some(Seen { waits: true, .. }) => Closed::Crowded,
+                        _ => Closed::Slow,
+                    });
                 }
             }
             () = &mut alarm => {

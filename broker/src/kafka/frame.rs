@@ -59,7 +59,8 @@ pub(super) struct FrameReader<R> {
 struct Large {
     body: Vec<u8>,
     len: usize,
-    /// Covers the capacity of `body` beyond `FREE`.
+    huge: bool,
+    /// Covers all of the frame, or the capacity of `body` when it is huge; beyond `FREE`.
     grant: Grant,
     /// A grant on its way. Kept here so that a cancelled wait keeps its place in the line.
     awaited: Option<BoxFuture<'static, Grant>>,
@@ -68,11 +69,13 @@ struct Large {
 impl Large {
     /// A frame of `len` bytes of which these have arrived.
     fn begin(arrived: &[u8], len: usize, proven: usize, budget: &Budget) -> Self {
+        let huge = budget.is_huge(len);
         let mut capacity = len.min(FREE);
         let mut grant = Grant::default();
         let trusted = len.min(proven);
+        let bytes = if huge { trusted } else { len };
         if trusted > FREE
-            && let Some(given) = budget.try_take(trusted - FREE)
+            && let Some(given) = budget.try_take(bytes - FREE, huge)
         {
             (capacity, grant) = (trusted, given);
         }
@@ -81,29 +84,55 @@ impl Large {
         Self {
             body,
             len,
+            huge,
             grant,
             awaited: None,
         }
     }
 
+    /// What must be granted before the buffer may have this capacity, in bytes.
+    fn missing_grant(&self, larger: usize) -> usize {
+        if self.grant.is_exception() {
+            0
+        } else if self.huge {
+            larger.saturating_sub(FREE) - self.body.capacity().saturating_sub(FREE)
+        } else if self.grant.is_empty() {
+            self.len.saturating_sub(FREE)
+        } else {
+            0
+        }
+    }
+
     /// Makes room for more of the frame, once there is memory for it.
     async fn grow(&mut self, budget: &Arc<Budget>) {
-        let capacity = self.body.capacity();
-        let larger = self.len.min(capacity * 2);
-        let bytes = larger.saturating_sub(FREE) - capacity.saturating_sub(FREE);
-        if bytes > 0 && !self.grant.is_exception() {
-            let given = match self.awaited.is_none().then(|| budget.try_take(bytes)) {
-                Some(Some(given)) => given,
-                _ => {
-                    let awaited = self.awaited.get_or_insert_with(|| budget.take(bytes));
-                    let given = awaited.await;
-                    self.awaited = None;
-                    given
+        let larger = self.len.min(self.body.capacity() * 2);
+        let bytes = self.missing_grant(larger);
+        if bytes > 0 {
+            let huge = self.huge;
+            let at_once = match self.awaited {
+                None => budget.try_take(bytes, huge),
+                Some(_) => None,
+            };
+            let given = match at_once {
+                Some(given) => given,
+                None => {
+                    let awaited = self.awaited.get_or_insert_with(|| budget.take(bytes, huge));
+                    awaited.await
                 }
             };
+            self.awaited = None;
             self.grant.add(given);
         }
         self.body.reserve_exact(larger - self.body.len());
+    }
+
+    /// Bytes of the budget that it holds.
+    fn held(&self) -> usize {
+        match (self.grant.is_empty(), self.huge) {
+            (true, _) => 0,
+            (false, true) => self.body.capacity().saturating_sub(FREE),
+            (false, false) => self.len - FREE,
+        }
     }
 
     /// The whole frame. The last who refers to it gives its memory back.
@@ -201,19 +230,26 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(count > 0)
     }
 
-    /// The frame that has begun, if the rest of it is the client's to send.
+    /// The frame that has begun, if one has.
     pub(super) fn under_way(&self) -> Option<Seen> {
-        let (received, held) = match &self.large {
-            Some(large) if large.awaited.is_some() => return None,
-            Some(large) => (large.body.len(), large.body.capacity().saturating_sub(FREE)),
-            None if self.small.is_empty() => return None,
-            None => (self.small.len(), 0),
-        };
-        Some(Seen {
-            frame: self.taken,
-            received,
-            held,
-        })
+        let frame = self.taken;
+        match &self.large {
+            Some(large) => Some(Seen {
+                frame,
+                received: large.body.len(),
+                held: large.held(),
+                waits: large.awaited.is_some(),
+                scarce: self.budget.is_scarce(large.huge),
+            }),
+            None if self.small.is_empty() => None,
+            None => Some(Seen {
+                frame,
+                received: self.small.len(),
+                held: 0,
+                waits: false,
+                scarce: false,
+            }),
+        }
     }
 
     /// Whether a frame has begun and the rest of it has not been read.
@@ -230,11 +266,6 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn is_large_and_kept(&self) -> bool {
         let other = |body: &[u8]| body.len() >= 2 && !is_produce(body);
         self.is_large() && self.large.as_ref().is_some_and(|l| other(&l.body))
-    }
-
-    /// Whether other connections wait for memory.
-    pub(super) fn memory_is_scarce(&self) -> bool {
-        self.budget.is_scarce()
     }
 }
 
@@ -262,7 +293,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn budget(total: usize) -> Arc<Budget> {
-        Arc::new(Budget::new(total, 0))
+        Arc::new(Budget::new(2 * total, 0))
     }
 
     fn reader<R: AsyncRead + Unpin>(stream: R, limit: usize) -> FrameReader<R> {
@@ -309,7 +340,7 @@ mod tests {
         claim.extend_from_slice(&[7; 100]);
         let mut frames = reader(&claim[..], 100 << 20);
         assert!(next(&mut frames).await.expect("plausible").is_none());
-        assert_eq!(frames.budget.left(), 1 << 30);
+        assert_eq!(frames.budget.left(), 2 << 30);
         let large = frames.large.expect("begun");
         assert_eq!(large.body.len(), 100);
         assert!(large.body.capacity() <= FREE);
@@ -322,9 +353,9 @@ mod tests {
         let frame = next(&mut frames).await.expect("whole").expect("one");
         let part = frame.slice(10..20);
         drop(frame);
-        assert_eq!(frames.budget.left(), (1 << 20) - (200 << 10) + FREE);
+        assert_eq!(frames.budget.left(), (2 << 20) - (200 << 10) + FREE);
         drop(part);
-        assert_eq!(frames.budget.left(), 1 << 20);
+        assert_eq!(frames.budget.left(), 2 << 20);
 
         // The second of its size gets all of it at once.
         assert!(frames.fill().await.expect("there"));
@@ -338,7 +369,8 @@ mod tests {
     #[tokio::test]
     async fn frames_that_have_all_memory_between_them_all_end() {
         const FRAMES: u8 = 20;
-        let budget = Arc::new(Budget::new(1 << 20, 300 << 10));
+        let budget = Arc::new(Budget::new(700 << 10, 300 << 10));
+        assert!(budget.is_huge(300 << 10));
         let read = (0..FRAMES).map(|i| {
             let (mut sender, receiver) = tokio::io::duplex(8 << 10);
             let mut frames = FrameReader::new(receiver, 300 << 10, budget.clone());
@@ -354,8 +386,8 @@ mod tests {
         });
         let whole = futures::future::join_all(read).await;
         assert!(whole.into_iter().all(|whole| whole));
-        assert!(!budget.is_scarce());
-        assert_eq!(budget.left(), (1 << 20) - (300 << 10));
+        assert!(!budget.is_scarce(true));
+        assert_eq!(budget.left(), 400 << 10);
     }
 
     #[tokio::test]
@@ -368,7 +400,7 @@ mod tests {
         let waits = next(&mut second);
         tokio::pin!(waits);
         assert!(futures::poll!(&mut waits).is_pending());
-        assert!(budget.is_scarce());
+        assert!(budget.is_scarce(true));
         for len in [8, 1000, 20_000, FREE] {
             let small = framed(&vec![2; len]);
             let mut frames = FrameReader::new(&small[..], 200 << 10, budget.clone());

@@ -11,6 +11,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a frame that holds memory others wait for may take for a step.
 pub(super) const PATIENCE_WHEN_SCARCE: Duration = Duration::from_secs(3);
 
+/// How long a frame may hold memory and wait for more of it.
+pub(super) const PATIENCE_FOR_MORE: Duration = Duration::from_secs(10);
+
 /// The least a step brings, in bytes.
 const STEP: usize = 64 * 1024;
 
@@ -26,6 +29,10 @@ pub(super) struct Seen {
     pub(super) received: usize,
     /// Bytes of the budget it holds.
     pub(super) held: usize,
+    /// It waits for more of the budget.
+    pub(super) waits: bool,
+    /// Others wait for memory such as it holds.
+    pub(super) scarce: bool,
 }
 
 /// Follows the frames of one connection.
@@ -38,19 +45,23 @@ pub(super) struct Pace {
 impl Pace {
     /// Looks at the frame under way, every second or so; `None` when nothing is expected of the client. Returns whether the
     /// frame is too slow.
-    pub(super) fn is_too_slow(&mut self, now: Instant, seen: Option<Seen>, scarce: bool) -> bool {
+    pub(super) fn is_too_slow(&mut self, now: Instant, seen: Option<Seen>) -> bool {
         let Some(seen) = seen else {
             self.step = None;
             return false;
         };
-        let hurried = scarce && seen.held > 0;
-        let (enough, patience) = match hurried {
-            true => (STEP.max(seen.held / SCARCE_STEP), PATIENCE_WHEN_SCARCE),
-            false => (STEP, PATIENCE),
+        let (enough, patience) = match (seen.waits, seen.held > 0) {
+            (true, true) => (STEP, PATIENCE_FOR_MORE),
+            (false, true) if seen.scarce => {
+                (STEP.max(seen.held / SCARCE_STEP), PATIENCE_WHEN_SCARCE)
+            }
+            _ => (STEP, PATIENCE),
         };
         match self.step {
             Some((last, since))
-                if last.frame == seen.frame && seen.received < last.received + enough =>
+                if last.frame == seen.frame
+                    && last.waits == seen.waits
+                    && seen.received < last.received + enough =>
             {
                 now.duration_since(since) >= patience
             }
@@ -73,6 +84,8 @@ mod tests {
             frame,
             received,
             held,
+            waits: false,
+            scarce: false,
         })
     }
 
@@ -82,7 +95,8 @@ mod tests {
         let start = Instant::now();
         (0..120).find(|&second| {
             let now = start + SECOND * u32::try_from(second).expect("small");
-            pace.is_too_slow(now, seen(1, second * speed, held), scarce)
+            let seen = seen(1, second * speed, held);
+            pace.is_too_slow(now, seen.map(|seen| Seen { scarce, ..seen }))
         })
     }
 
@@ -102,14 +116,33 @@ mod tests {
     }
 
     #[test]
+    fn one_that_holds_memory_waits_for_more_only_for_a_while() {
+        let start = Instant::now();
+        let waiting = |held| {
+            seen(1, 1 << 20, held).map(|seen| Seen {
+                waits: true,
+                ..seen
+            })
+        };
+        for (held, seconds) in [(0, 30), (1 << 20, 10)] {
+            let mut pace = Pace::default();
+            assert!(!pace.is_too_slow(start, seen(1, 1 << 20, held)));
+            let begun = start + SECOND;
+            assert!(!pace.is_too_slow(begun, waiting(held)));
+            assert!(!pace.is_too_slow(begun + (seconds - 1) * SECOND, waiting(held)));
+            assert!(pace.is_too_slow(begun + seconds * SECOND, waiting(held)));
+        }
+    }
+
+    #[test]
     fn another_frame_and_a_pause_of_our_own_begin_anew() {
         let mut pace = Pace::default();
         let start = Instant::now();
-        assert!(!pace.is_too_slow(start, seen(1, 0, 0), false));
-        assert!(!pace.is_too_slow(start + 29 * SECOND, seen(2, 0, 0), false));
-        assert!(!pace.is_too_slow(start + 58 * SECOND, seen(2, 0, 0), false));
-        assert!(!pace.is_too_slow(start + 59 * SECOND, None, false));
-        assert!(!pace.is_too_slow(start + 60 * SECOND, seen(2, 0, 0), false));
-        assert!(pace.is_too_slow(start + 90 * SECOND, seen(2, 0, 0), false));
+        assert!(!pace.is_too_slow(start, seen(1, 0, 0)));
+        assert!(!pace.is_too_slow(start + 29 * SECOND, seen(2, 0, 0)));
+        assert!(!pace.is_too_slow(start + 58 * SECOND, seen(2, 0, 0)));
+        assert!(!pace.is_too_slow(start + 59 * SECOND, None));
+        assert!(!pace.is_too_slow(start + 60 * SECOND, seen(2, 0, 0)));
+        assert!(pace.is_too_slow(start + 90 * SECOND, seen(2, 0, 0)));
     }
 }
