@@ -145,33 +145,30 @@ async fn reachable(
     }
     if reachable.is_empty() && !missing.is_empty() {
         return Err(Failure::wrong(format!(
-            "{}; --offset takes earliest or latest too",
-            missing.join("; ")
+            "offset {wanted} is out of range: {}; --offset takes earliest or latest too",
+            missing.join(", ")
         )));
     }
-    for why in missing {
-        eprintln!("{why}; it is left out");
+    if !missing.is_empty() {
+        eprintln!("left out, without offset {wanted}: {}", missing.join(", "));
     }
     Ok(reachable)
 }
 
-/// Says what is wrong with an offset that a partition does not have, and is not about to have.
+/// Says which end of a partition an offset is beyond, if it does not have it and is not about to have it.
 fn out_of_range(
     partition: &TopicPartition,
     wanted: Offset,
     first: Offset,
     end: Offset,
 ) -> Option<String> {
-    let bound = if wanted > end {
-        format!("ends at {end}")
+    if wanted > end {
+        Some(format!("the log of {partition} ends at {end}"))
     } else if wanted < first {
-        format!("begins at {first}")
+        Some(format!("the log of {partition} begins at {first}"))
     } else {
-        return None;
-    };
-    Some(format!(
-        "offset {wanted} is out of range: the log of {partition} {bound}"
-    ))
+        None
+    }
 }
 
 type Batch = Result<(TopicPartition, Vec<Record>), Failure>;

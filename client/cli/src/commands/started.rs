@@ -79,6 +79,7 @@ async fn serves(node: &NodeDescription) -> bool {
 
 fn died(node: &NodeDescription) -> Failure {
     let why = last_line(&node.output).unwrap_or_else(|| "it said nothing".to_owned());
+    let why = why.strip_prefix("epoka: ").unwrap_or(&why);
     Failure::wrong(format!(
         "{} was started and has ended: {why} (its output: {})",
         node.title(),
