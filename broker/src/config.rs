@@ -42,6 +42,9 @@ keys! {
     "log.flush.start.offset.checkpoint.interval.ms" Some("60000"), "How often log starts are saved.";
     "controlled.shutdown.deadline.ms" Some("5000"), "How long a clean stop waits for leadership to move away.";
     "socket.request.max.bytes" Some("104857600"), "The largest request a client may send, in bytes.";
+    "queued.max.request.bytes" Some("268435456"), "Memory for requests of more than 64 KiB that are being read or wait for their turn, over all Kafka connections, in bytes; at least socket.request.max.bytes. Beyond it, reading waits. Kafka's default is -1, no bound.";
+    "max.connections" Some("10000"), "Kafka connections at once; one more is closed. Also bounded by half of the files the process may open. Kafka's default is 2147483647.";
+    "max.connections.per.ip" Some("2147483647"), "Kafka connections at once from one address; one more is closed.";
 }
 
 /// A broker's settings.
@@ -79,6 +82,12 @@ pub struct BrokerConfig {
     pub shutdown_deadline: Duration,
     /// `socket.request.max.bytes`
     pub request_max_bytes: usize,
+    /// `queued.max.request.bytes`
+    pub queued_max_request_bytes: usize,
+    /// `max.connections`
+    pub max_connections: usize,
+    /// `max.connections.per.ip`
+    pub max_connections_per_ip: usize,
 }
 
 impl BrokerConfig {
@@ -124,6 +133,14 @@ impl BrokerConfig {
                 kafka_listen.port()
             ));
         }
+        let request_max_bytes = read.number("socket.request.max.bytes")?;
+        let queued_max_request_bytes = read.number("queued.max.request.bytes")?;
+        if queued_max_request_bytes < request_max_bytes {
+            return Err(format!(
+                "queued.max.request.bytes is {queued_max_request_bytes}, less than socket.request.max.bytes \
+                 ({request_max_bytes}): the largest request could never be read"
+            ));
+        }
         Ok(Self {
             node_id: BrokerId(node_id),
             log_dirs,
@@ -141,7 +158,10 @@ impl BrokerConfig {
             recovery_point_interval: read.millis("log.flush.offset.checkpoint.interval.ms")?,
             log_start_interval: read.millis("log.flush.start.offset.checkpoint.interval.ms")?,
             shutdown_deadline: read.millis("controlled.shutdown.deadline.ms")?,
-            request_max_bytes: read.number("socket.request.max.bytes")?,
+            request_max_bytes,
+            queued_max_request_bytes,
+            max_connections: read.number("max.connections")?,
+            max_connections_per_ip: read.number("max.connections.per.ip")?,
         })
     }
 }
@@ -262,6 +282,11 @@ mod tests {
                 "no client can reach",
             ),
             ("log.dirs", " ", "names no directory"),
+            (
+                "queued.max.request.bytes",
+                "1000",
+                "less than socket.request.max.bytes",
+            ),
         ] {
             let error = read(&[(key, value)]).expect_err(key);
             assert!(error.contains(says), "{error}");

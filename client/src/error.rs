@@ -93,13 +93,36 @@ pub(crate) fn code_of(error: i32) -> Result<(), ErrorCode> {
     ErrorCode::from_wire(code)
 }
 
-/// A refusal in words, naming Kafka's error.
+/// A refusal in words, naming Kafka's error once.
 pub(crate) fn reason(code: ErrorCode, message: &str) -> String {
-    if message.is_empty() || message == code.name() {
-        code.name().to_owned()
-    } else {
-        format!("{message} ({code})")
+    let name = code.name();
+    match (message.trim(), words(code)) {
+        (said, words) if said.is_empty() || said == name => {
+            words.map_or_else(|| name.to_owned(), |words| format!("{words} ({name})"))
+        }
+        (said, _) if said.contains(name) => said.to_owned(),
+        (said, _) => format!("{said} ({name})"),
     }
+}
+
+/// What brokers say with nothing but a code, in words.
+fn words(code: ErrorCode) -> Option<&'static str> {
+    Some(match code {
+        ErrorCode::OffsetOutOfRange => "the log does not have that offset",
+        ErrorCode::CorruptMessage => "the batch arrived damaged",
+        ErrorCode::UnknownTopicOrPartition => "the broker does not know the partition",
+        ErrorCode::LeaderNotAvailable => "the partition has no leader",
+        ErrorCode::NotLeaderOrFollower => "the broker does not lead the partition",
+        ErrorCode::RequestTimedOut => "it was not committed in time",
+        ErrorCode::MessageTooLarge => "the batch is larger than the topic allows",
+        ErrorCode::NotEnoughReplicas => "fewer replicas are in sync than min.insync.replicas",
+        ErrorCode::NotEnoughReplicasAfterAppend => {
+            "it was appended, but fewer replicas are in sync than min.insync.replicas"
+        }
+        ErrorCode::OutOfOrderSequenceNumber => "batches before it are missing",
+        ErrorCode::KafkaStorageError => "the replica is offline",
+        _ => return None,
+    })
 }
 
 /// What a gRPC failure says, without the transport's own nesting of causes.
@@ -112,5 +135,29 @@ pub(crate) fn status_reason(status: &Status) -> String {
         status.message().to_owned()
     } else {
         cause.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_names_the_error_once_and_says_it_in_words() {
+        let code = ErrorCode::NotEnoughReplicas;
+        for message in [
+            "",
+            "NOT_ENOUGH_REPLICAS",
+            "2 are needed",
+            "NOT_ENOUGH_REPLICAS: 2 are needed",
+        ] {
+            let reason = reason(code, message);
+            assert_eq!(reason.matches(code.name()).count(), 1, "{reason}");
+            assert!(
+                reason.contains("needed") || reason.contains("in sync"),
+                "{reason}"
+            );
+        }
+        assert_eq!(reason(ErrorCode::PolicyViolation, ""), "POLICY_VIOLATION");
     }
 }

@@ -273,6 +273,89 @@ async fn a_taken_port_is_named_with_its_remedy() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains(&port) && said.contains("--port 0"), "{said}");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("there").collect();
+    assert!(left.is_empty(), "nothing is left behind: {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_dies_while_starting_is_not_called_started() {
+    let up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
+    up.succeed(&["kill", "broker:2"]).await;
+    let meta = up.data_dir().join("broker-2/meta.properties");
+    let good = std::fs::read(&meta).expect("there");
+    std::fs::write(&meta, "node.id=7\nversion=1\n").expect("writable");
+    let output = up.epoka(&["start", "broker:2"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("broker 2 was started and has ended") && said.contains("meta.properties"),
+        "{said}"
+    );
+    assert!(output.stdout.is_empty(), "{output:?}");
+    std::fs::write(&meta, good).expect("writable");
+    up.succeed(&["start", "broker:2"]).await;
+    status_when(&up, "full ISRs", whole).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_impossible_is_said_in_one_sentence() {
+    let up = Up::start(EPOKA, &["--topic", "orders:1:3:min.insync.replicas=3"]).await;
+    for offset in ["5", "99999999999"] {
+        let output = up
+            .epoka(&["consume", "orders", "--partition", "0", "--offset", offset])
+            .await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("out of range: the log of orders-0 ends at 0"),
+            "{said}"
+        );
+    }
+    for count in ["0", "2", "4", "7"] {
+        let output = up.epoka(&["up", "--controllers", count]).await;
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("1, 3 or 5 controllers"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_topic_has_no_watermark_to_come_back_to() {
+    let up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
+    up.succeed(&["topic", "create", "fresh", "--partitions", "3"])
+        .await;
+    let said = up.watched(Duration::from_secs(2)).await;
+    assert!(
+        said.contains("broker 1 joined"),
+        "it tells something: {said}"
+    );
+    assert!(!said.contains("high watermark"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn brokers_whose_controller_lost_everything_are_not_given_to_a_new_cluster() {
+    let mut up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
+    let cluster = up.status().await["cluster_id"].clone();
+    assert!(up.interrupt().await.success());
+    let directory = up.data_dir();
+    let (controller, aside) = (directory.join("controller-1"), directory.join("aside"));
+    std::fs::rename(&controller, &aside).expect("there");
+    let output = up.epoka(&["up", "--port", "0"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let id = cluster.as_str().expect("an id");
+    for part in [
+        id,
+        "broker-1, broker-2, broker-3",
+        "controller-1",
+        "--fresh",
+    ] {
+        assert!(said.contains(part), "`{part}` is missing: {said}");
+    }
+    assert!(!controller.exists(), "nothing was changed");
+    std::fs::rename(&aside, &controller).expect("there");
+    up.again(&[]).await;
+    assert_eq!(up.status().await["cluster_id"], cluster);
 }
 
 #[tokio::test(flavor = "multi_thread")]

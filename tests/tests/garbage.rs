@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use epoka_tests::harness::cluster::PATIENCE;
 use epoka_tests::harness::{Cluster, Load, LoadSpec, Node, Spec};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 const EPOKA: &str = env!("CARGO_BIN_EXE_epoka-under-test");
 const SEED: u64 = 0x5EED;
@@ -216,4 +219,66 @@ async fn seeded_noise_of_all_lengths_disturbs_nobody() {
         let _ = tokio::time::timeout(Duration::from_millis(5), socket.read(&mut answer)).await;
     }
     assert_unimpressed(cluster, load, &before).await;
+}
+
+/// Large requests whose ends never come share what memory there is for them; who sends little is served as ever, and who
+/// sends much is once they have been given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_requests_of_many_connections_share_a_bounded_memory() {
+    const BOUND: u64 = 96 << 20;
+    const CONNECTIONS: usize = 400;
+    const SENT: usize = 1 << 20;
+    let spec = Spec::default()
+        .topic("orders", 1, &[])
+        .broker_property("socket.request.max.bytes", "33554432")
+        .broker_property("queued.max.request.bytes", &BOUND.to_string());
+    let mut cluster = Cluster::start(EPOKA, spec).await;
+    let load = Load::start(&cluster.bootstrap(), LoadSpec::new("orders", 1));
+    load.progress(100, PATIENCE).await;
+    let leader = cluster.leader_of("orders", 0).await;
+    let before = cluster.process(leader).resident_bytes();
+    let address = cluster.kafka_address(leader);
+    let hostile = (0..CONNECTIONS).map(|_| {
+        let address = address.clone();
+        tokio::spawn(async move {
+            let mut socket = TcpStream::connect(&address)
+                .await
+                .expect("the listener is open");
+            let mut half = (30_i32 << 20).to_be_bytes().to_vec();
+            half.extend([0, 0, 0, 9, 0, 0, 0, 7]);
+            half.resize(SENT, 0);
+            // Ends when the broker closes; until then a byte from time to time.
+            while socket.write_all(&half).await.is_ok() {
+                half.truncate(1);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+    });
+    let hostile: Vec<_> = hostile.collect();
+    let mut most = before;
+    for _ in 0..10 {
+        load.progress(100, PATIENCE).await;
+        most = most.max(cluster.process(leader).resident_bytes());
+    }
+    println!("{leader} grew from {before} to {most} bytes");
+    let aside = CONNECTIONS as u64 * (128 << 10);
+    assert!(
+        most < before + BOUND + aside,
+        "{leader} grew from {before} to {most} bytes"
+    );
+    // They do not hold on for ever: most are closed while memory is scarce, the rest in its own time.
+    let mut hostile = hostile.into_iter().collect::<FuturesUnordered<_>>();
+    for _ in 0..CONNECTIONS / 2 {
+        tokio::time::timeout(PATIENCE, hostile.next())
+            .await
+            .expect("closed for its slowness")
+            .expect("there are more")
+            .expect("no panic");
+    }
+    hostile.iter().for_each(JoinHandle::abort);
+    assert!(
+        cluster.output(leader).contains("closed a Kafka connection"),
+        "the reason is in the log"
+    );
+    assert_unimpressed(cluster, load, &[]).await;
 }

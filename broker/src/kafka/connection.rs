@@ -13,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{FrameError, FrameReader};
+use super::frame::{FrameError, FrameReader, is_produce};
+use super::pace::{PATIENCE, Pace, Seen};
 use super::request::Refused;
 use super::response::{Outgoing, Response};
 
@@ -30,6 +31,13 @@ const MAX_IDLE: Duration = Duration::from_secs(600);
 /// How long answers may still take once the broker stops.
 const DRAIN: Duration = Duration::from_millis(250);
 
+/// Bytes of requests that wait for their turn, beyond which no more are read. Produces, which do not keep their bytes, are
+/// not counted.
+const MAX_PARKED: usize = 256 * 1024;
+
+/// How often a frame under way is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Why a connection was closed by us.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Closed {
@@ -39,6 +47,12 @@ pub(super) enum Closed {
     /// The bytes are no frames.
     #[error(transparent)]
     Frame(FrameError),
+    /// A frame comes so slowly that it only takes up memory.
+    #[error("the rest of a request did not come, or too slowly")]
+    Slow,
+    /// A frame waited too long for memory.
+    #[error("there was no memory for its request in time (queued.max.request.bytes)")]
+    Crowded,
     /// A frame is no request that is served here.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -64,44 +78,83 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut under_way: VecDeque<Reply> = VecDeque::new();
+    let mut under_way: VecDeque<UnderWay> = VecDeque::new();
+    let mut parked = 0;
     let mut outgoing = Outgoing::default();
     let mut alarm = pin!(sleep(MAX_IDLE));
+    let mut look = pin!(sleep(LOOK));
+    let mut looking = false;
+    let mut pace = Pace::default();
     let mut heard = false;
     let mut stopping = false;
     loop {
-        while !stopping && under_way.len() < MAX_UNDER_WAY {
+        while !stopping && under_way.len() < MAX_UNDER_WAY && parked < MAX_PARKED {
             let Some(frame) = frames.take()? else { break };
-            under_way.push_back(begin(frame)?);
+            let keeps = if is_produce(&frame) { 0 } else { frame.len() };
+            parked += keeps;
+            under_way.push_back(UnderWay {
+                reply: begin(frame)?,
+                keeps,
+            });
             heard = true;
         }
-        while let Some(reply) = under_way.front_mut() {
-            let std::task::Poll::Ready(response) = futures::poll!(reply) else {
+        while let Some(next) = under_way.front_mut() {
+            let std::task::Poll::Ready(response) = futures::poll!(&mut next.reply) else {
                 break;
             };
+            parked -= next.keeps;
             under_way.pop_front();
             outgoing.push(response?.unwrap_or_default());
         }
         if outgoing.has_remaining() {
-            write(&mut writer, &mut outgoing).await?;
+            // Memory that others may need is not held for a client that takes no answers.
+            let patience = if frames.is_large() {
+                PATIENCE
+            } else {
+                MAX_IDLE
+            };
+            write(&mut writer, &mut outgoing, patience).await?;
             continue;
         }
         if stopping && under_way.is_empty() {
             return Ok(());
         }
+        // A large request that keeps its bytes until its turn comes is not read before.
+        let may_read = !stopping
+            && under_way.len() < MAX_UNDER_WAY
+            && parked < MAX_PARKED
+            && (parked == 0 || !frames.is_large_and_kept());
+        if frames.is_amid_a_frame() && !looking {
+            looking = true;
+            look.as_mut().reset(Instant::now() + LOOK);
+        }
         tokio::select! {
+            // A frame is judged only when nothing of it is there to be read.
+            biased;
+            () = shutdown.cancelled(), if !stopping => {
+                stopping = true;
+                alarm.as_mut().reset(Instant::now() + DRAIN);
+            }
             response = front(&mut under_way), if !under_way.is_empty() => {
-                under_way.pop_front();
+                if let Some(answered) = under_way.pop_front() {
+                    parked -= answered.keeps;
+                }
                 outgoing.push(response?.unwrap_or_default());
             }
-            more = frames.fill(), if !stopping && under_way.len() < MAX_UNDER_WAY => {
+            more = frames.fill(), if may_read => {
                 if !more? {
                     return Ok(());
                 }
             }
-            () = shutdown.cancelled(), if !stopping => {
-                stopping = true;
-                alarm.as_mut().reset(Instant::now() + DRAIN);
+            () = &mut look, if looking => {
+                looking = false;
+                let seen = frames.under_way().filter(|_| may_read);
+                if pace.is_too_slow(Instant::now(), seen) {
+                    return Err(match seen {
+                        Some(Seen { waits: true, .. }) => Closed::Crowded,
+                        _ => Closed::Slow,
+                    });
+                }
             }
             () = &mut alarm => {
                 let idle = !heard && under_way.is_empty();
@@ -115,10 +168,17 @@ where
     }
 }
 
+/// A request that has begun.
+struct UnderWay {
+    reply: Reply,
+    /// Bytes of its frame that it keeps until it is answered.
+    keeps: usize,
+}
+
 /// Waits for the oldest reply.
-async fn front(under_way: &mut VecDeque<Reply>) -> Result<Option<Response>, Refused> {
+async fn front(under_way: &mut VecDeque<UnderWay>) -> Result<Option<Response>, Refused> {
     match under_way.front_mut() {
-        Some(reply) => Pin::new(reply).await,
+        Some(oldest) => Pin::new(&mut oldest.reply).await,
         None => std::future::pending().await,
     }
 }
@@ -126,8 +186,9 @@ async fn front(under_way: &mut VecDeque<Reply>) -> Result<Option<Response>, Refu
 async fn write<W: AsyncWrite + Unpin>(
     writer: &mut W,
     outgoing: &mut Outgoing,
+    patience: Duration,
 ) -> Result<(), Closed> {
-    let written = timeout(MAX_IDLE, writer.write_all_buf(outgoing)).await;
+    let written = timeout(patience, writer.write_all_buf(outgoing)).await;
     Ok(written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?)
 }
 
@@ -142,7 +203,12 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::kafka::budget::Budget;
     use crate::kafka::response::Pieces;
+
+    fn frames<R: AsyncRead + Unpin>(reader: R) -> FrameReader<R> {
+        FrameReader::new(reader, 1000, Arc::new(Budget::new(1 << 20, 1000)))
+    }
 
     fn response(number: i32) -> Response {
         Pieces::new(number, 0, 0).finish()
@@ -182,7 +248,7 @@ mod tests {
             .boxed())
         };
         let stop = CancellationToken::new();
-        let connection = run(FrameReader::new(reader, 1000), writer, begin, &stop);
+        let connection = run(frames(reader), writer, begin, &stop);
         let conversation = async {
             for number in 1..=3 {
                 client.write_all(&frame(number)).await.expect("sent");
@@ -210,7 +276,7 @@ mod tests {
         let begin = |_: Bytes| Err::<Reply, _>(Refused::UnknownApi(77));
         let stop = CancellationToken::new();
         client.write_all(&frame(1)).await.expect("sent");
-        let closed = run(FrameReader::new(reader, 1000), writer, begin, &stop).await;
+        let closed = run(frames(reader), writer, begin, &stop).await;
         assert!(matches!(
             closed,
             Err(Closed::Refused(Refused::UnknownApi(77)))
@@ -231,7 +297,7 @@ mod tests {
             .boxed())
         };
         client.write_all(&frame(5)).await.expect("sent");
-        let connection = run(FrameReader::new(reader, 1000), writer, begin, &stop);
+        let connection = run(frames(reader), writer, begin, &stop);
         let conversation = async {
             tokio::task::yield_now().await;
             stop.cancel();
@@ -250,7 +316,7 @@ mod tests {
             Ok(async move { Ok((number % 2 == 0).then(|| response(number))) }.boxed())
         };
         let stop = CancellationToken::new();
-        let connection = run(FrameReader::new(reader, 1000), writer, begin, &stop);
+        let connection = run(frames(reader), writer, begin, &stop);
         let conversation = async {
             for number in 1..=4 {
                 client.write_all(&frame(number)).await.expect("sent");
@@ -285,7 +351,7 @@ mod tests {
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
             let stop = CancellationToken::new();
-            let closed = runtime.block_on(run(FrameReader::new(&wire[..], 1000), tokio::io::sink(), begin, &stop));
+            let closed = runtime.block_on(run(frames(&wire[..]), tokio::io::sink(), begin, &stop));
             // At the end of the bytes at the latest; within a frame that is no error.
             drop(closed);
         }

@@ -1,7 +1,9 @@
 //! The Kafka wire protocol: connections, framing, and one file for each API. Nothing is decided here: requests become calls
 //! of partitions, of the metadata image and of the controller, and what those say becomes a response.
 
+mod admission;
 mod api_versions;
+mod budget;
 mod cluster;
 mod complaints;
 mod configs;
@@ -16,6 +18,7 @@ mod list_offsets;
 mod lookup;
 mod metadata;
 mod offset_for_leader_epoch;
+mod pace;
 mod partitions;
 mod produce;
 mod request;
@@ -33,6 +36,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
+use admission::Admission;
+use budget::Budget;
 use complaints::Complaints;
 use connection::Closed;
 use frame::FrameReader;
@@ -47,6 +52,12 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 /// can. Dropping the future ends all of them at once.
 pub async fn serve(listener: TcpListener, node: Arc<Node>, shutdown: CancellationToken) {
     let complaints = Arc::new(Complaints::default());
+    let config = node.config();
+    let admission = Admission::new(config.max_connections, config.max_connections_per_ip);
+    let memory = Arc::new(Budget::new(
+        config.queued_max_request_bytes,
+        config.request_max_bytes,
+    ));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -54,9 +65,18 @@ pub async fn serve(listener: TcpListener, node: Arc<Node>, shutdown: Cancellatio
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
+                    let admitted = match admission.admit(peer.ip()) {
+                        Ok(admitted) => admitted,
+                        Err(why) => {
+                            complaints.about(peer, &why);
+                            continue;
+                        }
+                    };
                     let (node, shutdown, complaints) = (node.clone(), shutdown.clone(), complaints.clone());
+                    let memory = memory.clone();
                     connections.spawn(async move {
-                        match converse(stream, &node, &shutdown).await {
+                        let _admitted = admitted;
+                        match converse(stream, &node, memory, &shutdown).await {
                             Ok(()) => {}
                             Err(Closed::Io(error)) => tracing::debug!(%peer, %error, "a connection failed"),
                             Err(why) => complaints.about(peer, &why),
@@ -89,11 +109,12 @@ fn is_the_peers(error: &io::Error) -> bool {
 async fn converse(
     mut stream: TcpStream,
     node: &Arc<Node>,
+    memory: Arc<Budget>,
     shutdown: &CancellationToken,
 ) -> Result<(), Closed> {
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.split();
-    let frames = FrameReader::new(reader, node.config().request_max_bytes);
+    let frames = FrameReader::new(reader, node.config().request_max_bytes, memory);
     connection::run(
         frames,
         writer,

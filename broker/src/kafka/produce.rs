@@ -13,6 +13,7 @@ use kafka_protocol::messages::produce_response::{
     LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
 };
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName};
+use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
 use super::connection::Reply;
@@ -68,7 +69,8 @@ pub(super) fn begin(
             .map(|p| (p.index, begin_partition(p.index, p.records)))
             .collect();
         Begun {
-            name: data.name,
+            // A copy: the name is a part of the frame, whose memory is wanted back.
+            name: TopicName(StrBytes::from_string(data.name.to_string())),
             id: data.topic_id,
             partitions,
         }

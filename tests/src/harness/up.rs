@@ -1,6 +1,6 @@
 //! The product as a person runs it: `epoka up` in a directory of its own, and any other command beside it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,29 @@ impl Up {
     /// Where it runs.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Where its cluster keeps its data.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir().join(".epoka")
+    }
+
+    /// What `epoka watch` prints within this time.
+    ///
+    /// # Panics
+    /// When it cannot be run.
+    pub async fn watched(&self, time: Duration) -> String {
+        let mut command = tokio::process::Command::new(&self.binary);
+        command
+            .arg("watch")
+            .current_dir(self.dir())
+            .stdout(std::process::Stdio::piped())
+            .kill_on_drop(true);
+        let mut watch = command.spawn().expect("the program exists");
+        tokio::time::sleep(time).await;
+        watch.start_kill().expect("its own child");
+        let output = watch.wait_with_output().await.expect("it was killed");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// What it has printed.

@@ -238,6 +238,9 @@ fn setting(config: &BrokerConfig, name: &str) -> Option<String> {
         "log.flush.start.offset.checkpoint.interval.ms" => millis(config.log_start_interval),
         "controlled.shutdown.deadline.ms" => millis(config.shutdown_deadline),
         "socket.request.max.bytes" => config.request_max_bytes.to_string(),
+        "queued.max.request.bytes" => config.queued_max_request_bytes.to_string(),
+        "max.connections" => config.max_connections.to_string(),
+        "max.connections.per.ip" => config.max_connections_per_ip.to_string(),
         _ => return None,
     })
 }

@@ -17,6 +17,7 @@ use super::ports::Reservation;
 use super::process::Process;
 use super::readiness;
 use super::service::SupervisorService;
+use super::shape::Shape;
 use super::supervisor::Supervisor;
 use crate::failure::{Failure, Outcome};
 use crate::node;
@@ -74,14 +75,24 @@ impl LocalCluster {
     pub async fn launch(plan: &Plan) -> Outcome<Self> {
         let (for_controllers, for_brokers) = settings(&plan.set)?;
         let directory = Directory::take(&plan.directory)?;
+        let shape = match Shape::find(&directory, plan) {
+            Ok(shape) => shape,
+            Err(failure) => {
+                directory.undo();
+                return Err(failure);
+            }
+        };
+        let Shape {
+            before,
+            controllers,
+            brokers,
+            kafka,
+        } = shape;
         let deleted = if plan.fresh {
             directory.clear()?
         } else {
             Vec::new()
         };
-        let before = Description::read(directory.path())?;
-        let controllers = count(Kind::Controller, plan.controllers, before.as_ref(), 1)?;
-        let brokers = count(Kind::Broker, plan.brokers, before.as_ref(), 3)?;
 
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut ports = Vec::new();
@@ -104,7 +115,6 @@ impl LocalCluster {
         for id in 1..=controllers {
             nodes.push(node(Kind::Controller, id, None)?);
         }
-        let kafka = kafka_ports(plan.port, brokers)?;
         for (id, port) in (1..=brokers).zip(&kafka) {
             nodes.push(node(Kind::Broker, id, Some(port.address().to_string()))?);
         }
@@ -217,48 +227,6 @@ fn program() -> Outcome<PathBuf> {
     // A rebuild replaces the file under a running process; the kernel still has it.
     let kept = PathBuf::from("/proc/self/exe");
     Ok(if path.exists() { path } else { kept })
-}
-
-/// How many nodes of a kind. A cluster can gain brokers between two lives, but its data names the ones it had.
-fn count(
-    kind: Kind,
-    wanted: Option<i32>,
-    before: Option<&Description>,
-    default: i32,
-) -> Outcome<i32> {
-    let had = before.map(|b| i32::try_from(b.nodes_of(kind).count()).unwrap_or(i32::MAX));
-    let Some(had) = had else {
-        return Ok(wanted.unwrap_or(default));
-    };
-    let wanted = wanted.unwrap_or(had);
-    let allowed = match kind {
-        Kind::Broker => wanted >= had,
-        Kind::Controller => wanted == had,
-    };
-    if allowed {
-        return Ok(wanted);
-    }
-    Err(Failure::wrong(format!(
-        "the cluster in this directory has {had} {kind}{}, not {wanted}: leave out --{kind}s, or start over with --fresh",
-        if had == 1 { "" } else { "s" }
-    )))
-}
-
-fn kafka_ports(first: u16, brokers: i32) -> Outcome<Vec<Reservation>> {
-    (1..=brokers)
-        .map(|id| {
-            if first == 0 {
-                return Reservation::any();
-            }
-            let port = i32::from(first) + id - 1;
-            let port = u16::try_from(port).map_err(|_| {
-                Failure::usage(format!(
-                    "port {port} for broker {id} does not exist; choose a lower --port"
-                ))
-            })?;
-            Reservation::of(port, &format!("broker {id}"))
-        })
-        .collect()
 }
 
 fn describe(
@@ -415,38 +383,5 @@ mod tests {
         );
         let own = settings(&[pair("node.id", "1")]).expect_err("ours");
         assert!(own.to_string().contains("cannot be set"), "{own}");
-    }
-
-    #[test]
-    fn a_cluster_may_gain_brokers_and_lose_none() {
-        let node = |kind, id| NodeDescription {
-            kind,
-            id,
-            kafka: None,
-            grpc: String::new(),
-            log_dirs: vec![],
-            output: PathBuf::new(),
-        };
-        let before = Description {
-            supervisor_pid: 1,
-            supervisor: String::new(),
-            bootstrap: String::new(),
-            nodes: vec![
-                node(Kind::Controller, 1),
-                node(Kind::Broker, 1),
-                node(Kind::Broker, 2),
-            ],
-        };
-        let count = |kind, wanted| count(kind, wanted, Some(&before), 3).map_err(|e| e.to_string());
-        assert_eq!(count(Kind::Broker, None), Ok(2));
-        assert_eq!(count(Kind::Broker, Some(3)), Ok(3));
-        assert!(
-            count(Kind::Broker, Some(1))
-                .is_err_and(|e| e.contains("has 2 brokers, not 1") && e.contains("--fresh"))
-        );
-        assert!(
-            count(Kind::Controller, Some(3)).is_err_and(|e| e.contains("has 1 controller, not 3"))
-        );
-        assert_eq!(super::count(Kind::Broker, None, None, 3), Ok(3));
     }
 }

@@ -10,10 +10,11 @@ mod ports;
 mod process;
 mod readiness;
 mod service;
+mod shape;
 mod supervisor;
 
 pub use description::{Description, NodeDescription};
 pub use launch::{LocalCluster, Plan};
 pub use locate::ClusterArgs;
-pub use process::State;
+pub use process::{State, last_line};
 pub use supervisor::Action;

@@ -160,6 +160,7 @@ impl Supervisor {
                 let output = process.node.output.display();
                 let why = super::process::last_line(&process.node.output);
                 let why = why.unwrap_or_else(|| "it said nothing".to_owned());
+                let why = why.strip_prefix("epoka: ").unwrap_or(&why);
                 format!(
                     "{} ended while starting: {why} (its output: {output})",
                     process.node.title()

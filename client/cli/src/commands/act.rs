@@ -42,7 +42,7 @@ pub struct StartArgs {
 /// Does it.
 ///
 /// # Errors
-/// No process plays that part, or the supervisor refuses.
+/// No process plays that part, or the supervisor refuses; what was started has died.
 pub async fn run(action: Action, args: ActArgs) -> Outcome {
     let (cluster, processes) = args.cluster.processes().await?;
     let (kind, id) = resolve(&args, &cluster, &processes).await?;
@@ -63,6 +63,9 @@ pub async fn run(action: Action, args: ActArgs) -> Outcome {
             "{}; `epoka status` shows the processes",
             answer.refused
         )));
+    }
+    if action == Action::Start {
+        super::started::wait_until_up(&args.cluster, &cluster, kind, id).await?;
     }
     if args.json {
         let done = json!({"done": action.past(), "kind": kind.name(), "id": id, "pid": answer.pid});

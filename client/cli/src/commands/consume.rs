@@ -82,7 +82,7 @@ pub async fn run(args: ConsumeArgs) -> Outcome {
     let mut stop = StopSignal::new()?;
     let client = args.cluster.client().await?;
     let (sender, mut records) = mpsc::channel(64);
-    for partition in partitions(&args, &client)? {
+    for partition in reachable(&client, partitions(&args, &client)?, args.offset.0).await? {
         let end = match args.exit {
             true => Some(client.find_offset(&partition, Start::Latest).await?.offset),
             false => None,
@@ -120,6 +120,55 @@ fn partitions(args: &ConsumeArgs, client: &Client) -> Outcome<Vec<TopicPartition
         .keys()
         .map(|&n| name(n))
         .collect())
+}
+
+/// The partitions that have the offset to begin at, if it is one. Those that end before are named on standard error.
+///
+/// # Errors
+/// None of them has it.
+async fn reachable(
+    client: &Client,
+    partitions: Vec<TopicPartition>,
+    start: Start,
+) -> Outcome<Vec<TopicPartition>> {
+    let Start::Offset(wanted) = start else {
+        return Ok(partitions);
+    };
+    let (mut reachable, mut missing) = (Vec::new(), Vec::new());
+    for partition in partitions {
+        let first = client.find_offset(&partition, Start::Earliest).await?;
+        let end = client.find_offset(&partition, Start::Latest).await?;
+        match out_of_range(&partition, wanted, first.offset, end.offset) {
+            Some(why) => missing.push(why),
+            None => reachable.push(partition),
+        }
+    }
+    if reachable.is_empty() && !missing.is_empty() {
+        return Err(Failure::wrong(format!(
+            "offset {wanted} is out of range: {}; --offset takes earliest or latest too",
+            missing.join(", ")
+        )));
+    }
+    if !missing.is_empty() {
+        eprintln!("left out, without offset {wanted}: {}", missing.join(", "));
+    }
+    Ok(reachable)
+}
+
+/// Says which end of a partition an offset is beyond, if it does not have it and is not about to have it.
+fn out_of_range(
+    partition: &TopicPartition,
+    wanted: Offset,
+    first: Offset,
+    end: Offset,
+) -> Option<String> {
+    if wanted > end {
+        Some(format!("the log of {partition} ends at {end}"))
+    } else if wanted < first {
+        Some(format!("the log of {partition} begins at {first}"))
+    } else {
+        None
+    }
 }
 
 type Batch = Result<(TopicPartition, Vec<Record>), Failure>;
@@ -245,5 +294,15 @@ mod tests {
         assert_eq!(read("latest"), Ok(Start::Latest));
         assert_eq!(read("42"), Ok(Start::Offset(Offset(42))));
         assert!(read("-5").is_err() && read("soon").is_err());
+    }
+
+    #[test]
+    fn an_offset_outside_the_log_is_answered_with_the_end_that_is_nearer() {
+        let partition = TopicPartition::new("orders", 0);
+        let why = |wanted| out_of_range(&partition, Offset(wanted), Offset(5), Offset(10));
+        assert_eq!(why(5), None);
+        assert_eq!(why(10), None, "the next record to come");
+        assert!(why(11).is_some_and(|w| w.contains("orders-0 ends at 10")));
+        assert!(why(4).is_some_and(|w| w.contains("orders-0 begins at 5")));
     }
 }

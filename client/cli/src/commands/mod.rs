@@ -4,6 +4,7 @@ mod act;
 mod consume;
 mod demo;
 mod produce;
+mod started;
 mod status;
 mod topic;
 mod up;

@@ -26,8 +26,8 @@ pub struct UpArgs {
     /// How many brokers [default: as many as the directory has, or 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=100))]
     pub brokers: Option<i32>,
-    /// How many controllers; an odd number [default: as many as the directory has, or 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=9))]
+    /// How many controllers: 1, 3 or 5 [default: as many as the directory has, or 1].
+    #[arg(long, value_name = "N", value_parser = controllers)]
     pub controllers: Option<i32>,
     /// Where the cluster keeps its data.
     #[arg(
@@ -52,6 +52,14 @@ pub struct UpArgs {
     /// A setting for every node that knows it; cluster-wide defaults count only for a new cluster.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
+}
+
+/// How many controllers there may be: a majority of an even number is no smaller than of the next odd one.
+fn controllers(text: &str) -> Result<i32, String> {
+    match text.parse() {
+        Ok(count @ (1 | 3 | 5)) => Ok(count),
+        _ => Err("a cluster has 1, 3 or 5 controllers, so that a majority can be told".to_owned()),
+    }
 }
 
 /// Runs the command. `begun` is when the program started.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use epoka_broker::BrokerConfig;
 use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 use tokio::signal::unix::{SignalKind, signal};
@@ -56,9 +57,19 @@ impl NodeArgs {
     }
 }
 
+/// Lets this process open as many files as it may ask for: a segment takes several, a connection one.
+fn raise_file_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
 /// Runs a broker until it is asked to stop.
 pub async fn run_broker(args: NodeArgs) -> Outcome {
     args.tie_to_supervisor()?;
+    raise_file_limit();
     let mut stop = StopSignal::new()?;
     let mut properties = args.properties()?;
     let known = epoka_broker::config::KEYS.iter().map(|k| k.name);

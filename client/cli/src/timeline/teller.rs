@@ -175,8 +175,8 @@ impl Teller {
                 if let Some(outage) = self.outages.get_mut(&partition) {
                     outage.ready = Some(event.unix_micros);
                 }
-                // In its first epoch a partition has no watermark to come back to.
-                if back.leader_epoch == 0 {
+                // In its first epoch, or while it is empty, a partition has no watermark to come back to.
+                if back.leader_epoch == 0 || back.high_watermark == 0 {
                     return None;
                 }
                 let text = format!(
@@ -414,6 +414,24 @@ mod tests {
             leader_epoch,
             high_watermark: 1041,
         })
+    }
+
+    #[test]
+    fn an_empty_partition_has_no_watermark_to_come_back() {
+        let back = |leader_epoch, high_watermark| {
+            Kind::WatermarkBack(WatermarkBack {
+                topic: "orders".into(),
+                partition: 0,
+                leader_epoch,
+                high_watermark,
+            })
+        };
+        let told = texts(&[
+            at(0, "broker-1", back(0, 5)),
+            at(1, "broker-1", back(1, 0)),
+            at(2, "broker-1", back(1, 5)),
+        ]);
+        assert_eq!(told, ["high watermark of orders-0 back at 5 in epoch 1"]);
     }
 
     fn texts(events: &[Event]) -> Vec<String> {
