@@ -380,6 +380,22 @@ impl Leader {
         self.advance(core, now, effects);
     }
 
+    /// Brokers came or went. A follower that was in order but for its broker's standing is proposed now: its next fetch may be
+    /// half a second away, parked here.
+    pub(super) fn brokers_changed(
+        &mut self,
+        core: &mut Core,
+        now: Millis,
+        effects: &mut Vec<Effect>,
+    ) {
+        for remote in &self.remotes {
+            let joiner = remote.broker;
+            self.isr
+                .maybe_expand(core, self.term, &self.remotes, joiner, now, effects);
+        }
+        self.advance(core, now, effects);
+    }
+
     /// The controller answered a proposal (L-34). The high watermark is computed anew, or it would wait for the next fetch
     /// (H-47).
     pub(super) fn isr_answered(

@@ -149,7 +149,7 @@ impl Replica {
             Event::Eligible { brokers, now } => {
                 self.core.eligible = brokers;
                 if let Role::Leader(leader) = &mut self.role {
-                    leader.advance(&mut self.core, now, effects);
+                    leader.brokers_changed(&mut self.core, now, effects);
                 }
             }
             Event::Tick { now } => {

@@ -242,6 +242,29 @@ fn who_may_join_l_24_l_32_h_12_h_16_h_41() {
 }
 
 #[test]
+fn one_whose_broker_is_unfenced_after_its_fetch_is_proposed_at_once_l_32() {
+    let mut bench = Bench::over(&[(1, 0)], 4, 2);
+    bench.assign(Assignment {
+        isr: ids(&[1, 2]),
+        ..assignment(Some(1), 2, 1)
+    });
+    let all = bench.eligible.clone();
+    let speak = |bench: &mut Bench, brokers| {
+        let now = bench.now;
+        proposed(&bench.step(Event::Eligible { brokers, now }))
+    };
+    let mut fenced = all.clone();
+    fenced.remove(&BrokerId(3));
+    assert_eq!(speak(&mut bench, fenced.clone()), None);
+    bench.eligible = fenced;
+    assert_eq!(proposed(&bench.fetch(3, 4)), None, "fenced");
+    let mut anew = all.clone();
+    anew.insert(BrokerId(3), BrokerEpoch(29));
+    assert_eq!(speak(&mut bench, anew), None, "another life of it fetched");
+    assert_eq!(speak(&mut bench, all), Some(vec![1, 2, 3]));
+}
+
+#[test]
 fn below_the_minimum_one_must_be_caught_up_to_join_h_43() {
     let mut bench = Bench::over(&[(1, 0)], 2, 2);
     bench.assign(Assignment {
