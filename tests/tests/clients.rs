@@ -1,4 +1,4 @@
-//! Unmodified Kafka clients: kcat, driven as a person drives it, and librdkafka in this process.
+//! Clients: kcat, driven as a person drives it, librdkafka in this process, and our own SDK where Kafka's cannot tell.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use epoka_proto::batch::batches;
 use epoka_proto::compression::Compression;
+use epoka_proto::ids::TopicPartition;
 use epoka_tests::harness::cluster::PATIENCE;
 use epoka_tests::harness::{Cluster, Spec, files, kafka, raw};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
@@ -16,7 +17,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 const EPOKA: &str = env!("CARGO_BIN_EXE_epoka-under-test");
-/// As in the issue's own check: a text file of more than ten thousand lines.
+/// Lines of the text file that is sent.
 const LINES: usize = 12_000;
 
 /// Whether kcat can be run; where it must be, its absence is an error.
@@ -409,4 +410,37 @@ async fn a_record_larger_than_the_topic_takes_is_refused_with_kafkas_error() {
         Some(rdkafka::types::RDKafkaErrorCode::MessageSizeTooLarge),
         "{error}"
     );
+}
+
+/// Each partition is followed by a call of its own, and HTTP/2 servers allow 200 on a connection unless told otherwise: the others
+/// would wait for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_follows_hundreds_of_partitions() {
+    const PARTITIONS: i32 = 660;
+    let cluster = started(&[]).await;
+    let wide = epoka_client::NewTopic::new("wide", PARTITIONS, 1);
+    cluster.create_topic(&wide).await;
+    let client = cluster.client();
+    let producer = client.producer(epoka_client::ProducerConfig::default());
+    let mut sent = Vec::new();
+    for partition in 0..PARTITIONS {
+        let record = epoka_client::ProducerRecord::new("wide", "x").partition(partition);
+        sent.push(producer.send(record).await.expect("queued"));
+    }
+    for delivery in sent {
+        delivery.await.expect("delivered");
+    }
+    let mut consumers: Vec<_> = (0..PARTITIONS)
+        .map(|p| {
+            client.consumer(
+                TopicPartition::new("wide", p),
+                epoka_client::Start::Earliest,
+            )
+        })
+        .collect();
+    let all = futures::future::join_all(consumers.iter_mut().map(|c| c.next()));
+    let fetched = tokio::time::timeout(PATIENCE, all).await;
+    for fetched in fetched.expect("every partition is heard of") {
+        assert_eq!(fetched.expect("read").records.len(), 1);
+    }
 }

@@ -152,6 +152,10 @@ async fn bind(property: &str, address: SocketAddr) -> anyhow::Result<TcpListener
     })
 }
 
+/// Calls under way on one connection. A consumer follows every partition with one of its own; beyond the limit it would wait,
+/// without a word, for the end of others that never end.
+const MAX_STREAMS: u32 = 100_000;
+
 fn serve_grpc(
     node: &Arc<Node>,
     events: EventLog,
@@ -167,6 +171,7 @@ fn serve_grpc(
         .max_frame_size(FRAME_SIZE)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
         // A peer that vanished without a word leaves nothing behind.
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))

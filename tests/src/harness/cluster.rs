@@ -100,6 +100,11 @@ impl Cluster {
         addresses.join(",")
     }
 
+    /// A client of the SDK that knows every broker.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Every node, running or not: brokers, then controllers.
     pub fn nodes(&self) -> Vec<Node> {
         self.members.keys().copied().collect()
