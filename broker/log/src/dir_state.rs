@@ -9,8 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use epoka_proto::ids::{Offset, TopicId, TopicPartition};
 
 use crate::checkpoint::OffsetCheckpoint;
+use crate::end_note;
 use crate::files::StorageError;
-use crate::survived::SurvivedCell;
+use crate::survived::{Survived, SurvivedCell};
 
 /// After an unclean stop, how many bytes below the recovery points are read to look for damage, over all logs of the directory.
 /// They were fsynced, so a crash cannot have damaged them; the rest is the scrub's.
@@ -74,6 +75,30 @@ impl DirState {
         lock(&self.high_watermarks).get(partition)
     }
 
+    /// How far a log had come for certain when the last process ended. Zero: nothing is known.
+    pub fn reached(&self, partition: &TopicPartition) -> Result<Offset, StorageError> {
+        let durable = self.recovery_point(partition);
+        if !self.is_all_there() {
+            return Ok(durable);
+        }
+        let committed = self.high_watermark(partition).unwrap_or_default();
+        let written = self.written(partition)?.unwrap_or_default();
+        Ok(durable.max(committed).max(written))
+    }
+
+    /// Where a log ended when the last process ended, if that is noted.
+    pub fn written(&self, partition: &TopicPartition) -> Result<Option<Offset>, StorageError> {
+        match self.is_all_there() {
+            true => end_note::read(&self.root, partition),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether everything that was written is in the files, though nobody closed them.
+    fn is_all_there(&self) -> bool {
+        !self.clean && self.survived.get() == Survived::Written
+    }
+
     pub fn log_start(&self, partition: &TopicPartition) -> Offset {
         lock(&self.log_starts).get(partition).unwrap_or_default()
     }
@@ -133,6 +158,7 @@ impl DirState {
 
     /// A partition left the directory.
     pub fn forget(&self, partition: &TopicPartition) -> Result<(), StorageError> {
+        end_note::remove(&self.root, partition)?;
         lock(&self.unclean).remove(partition);
         for checkpoint in [
             &self.recovery_points,

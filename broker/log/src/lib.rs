@@ -11,6 +11,7 @@ mod checkpoint;
 mod clock;
 mod config;
 mod dir_state;
+mod end_note;
 mod epoch_file;
 mod files;
 mod flush;

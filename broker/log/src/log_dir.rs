@@ -236,6 +236,18 @@ impl LogDir {
         self.state.high_watermark(partition)
     }
 
+    /// How far a partition's log had come for certain before this start, as noted here. Zero: nothing is noted, or nothing was
+    /// in it.
+    pub fn noted_end(&self, partition: &TopicPartition) -> Result<Offset, LogDirError> {
+        let committed = self.state.high_watermark(partition).unwrap_or_default();
+        Ok(committed.max(self.state.reached(partition)?))
+    }
+
+    /// Takes back what is noted of a partition whose files are gone.
+    pub fn forget(&self, partition: &TopicPartition) -> Result<(), LogDirError> {
+        Ok(self.state.forget(partition)?)
+    }
+
     /// Notes recovery points, durably; partitions not named keep theirs.
     pub fn write_recovery_points(
         &self,

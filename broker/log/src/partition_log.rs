@@ -13,6 +13,7 @@ use epoka_proto::ids::{LeaderEpoch, Millis, Offset, TopicPartition};
 use crate::append::Active;
 use crate::config::LogConfig;
 use crate::dir_state::Place;
+use crate::end_note::EndNote;
 use crate::epoch_file;
 use crate::files::StorageError;
 use crate::flush::FlushState;
@@ -66,6 +67,7 @@ pub struct PartitionLog {
     pub(crate) producers: ProducerStates,
     pub(crate) recovery_point: Offset,
     pub(crate) flush: FlushState,
+    pub(crate) end_note: EndNote,
 }
 
 impl PartitionLog {
@@ -183,6 +185,8 @@ impl PartitionLog {
     }
 
     pub(crate) fn publish_end(&self, end: Offset) {
+        // A note that says too little does no harm.
+        drop(self.end_note.set(end));
         self.shared.end.store(end.0, Ordering::Release);
     }
 

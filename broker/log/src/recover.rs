@@ -12,7 +12,7 @@
 //!
 //! That is for a machine that may have lost its power. Where more is known to have survived ([`Survived`]), nothing but a write
 //! under way can be missing, and it is the last thing in the log: a fault in a closed segment, a missing segment, a good batch
-//! behind a bad one, or an end below the noted high watermark is damage, too. So is a batch whose bytes are all there and
+//! behind a bad one, a first segment above the noted log start, or an end below what is noted as committed or written is damage, too. So is a batch whose bytes are all there and
 //! whose CRC does not match, if everything written survived: a process that dies leaves the first bytes of its last write.
 //!
 //! A damaged log is not opened: nothing of it is lost, and the broker can set it aside and fetch it anew from the leader.
@@ -32,11 +32,12 @@ use crate::archive::{Archive, CutReason};
 use crate::checkpoint::CheckpointError;
 use crate::config::LogConfig;
 use crate::dir_state::Place;
+use crate::end_note::EndNote;
 use crate::epoch_file;
 use crate::files::{self, Context, StorageError};
 use crate::flush::FlushState;
 use crate::partition_log::{PartitionLog, Shared};
-use crate::recover_segments::{self, Loaded};
+use crate::recover_segments::{self, Known, Loaded};
 use crate::replay;
 use crate::segment::{Segment, segment_path};
 use crate::snapshot;
@@ -171,16 +172,30 @@ pub(crate) fn open(
     sweep(&place)?;
     let mut repairs = Vec::new();
     let recovery_point = place.state.recovery_point(&place.partition);
-    let mut loaded = recover_segments::load(&place, &config, clean, recovery_point, &mut repairs)?;
-    let noted_start = place.state.log_start(&place.partition);
-    let due = if !clean && place.state.survived.get() == Survived::Written {
-        let committed = place.state.high_watermark(&place.partition);
-        recovery_point.max(committed.unwrap_or_default())
-    } else {
-        recovery_point
+    let survived = place.state.survived.get();
+    let reached = match clean {
+        true => recovery_point,
+        false => place.state.reached(&place.partition)?,
     };
-    if loaded.end < due && loaded.end >= noted_start {
-        return Err(OpenError::Damaged(cut_short(&place, &loaded, due)));
+    let known = Known {
+        clean,
+        recovery_point,
+        reached,
+    };
+    let mut loaded = recover_segments::load(&place, &config, known, &mut repairs)?;
+    let noted_start = place.state.log_start(&place.partition);
+    let ended = match clean {
+        true => Some(loaded.end),
+        false => place.state.written(&place.partition)?,
+    };
+    if loaded.end < noted_start && ended.is_some_and(|end| end < noted_start) {
+        return Err(OpenError::Damaged(overtaken(&place, &loaded, noted_start)));
+    }
+    if clean || survived != Survived::Durable {
+        check_first(&loaded, noted_start).map_err(OpenError::Damaged)?;
+    }
+    if loaded.end < reached && loaded.end >= noted_start {
+        return Err(OpenError::Damaged(cut_short(&place, &loaded, reached)));
     }
     if loaded.end < noted_start || loaded.segments.is_empty() {
         loaded = empty(&place, &config, loaded, noted_start, &mut repairs)?;
@@ -200,6 +215,7 @@ pub(crate) fn open(
         active_end, end,
         "two walks over the newest segment end alike"
     );
+    let end_note = EndNote::open(&place.state.root, &place.partition, end)?;
     let log = PartitionLog {
         shared: Arc::new(Shared {
             partition: place.partition.clone(),
@@ -217,17 +233,42 @@ pub(crate) fn open(
         // Never moved up without a sync: a second crash would find bytes that were never written (KAFKA-10101).
         recovery_point: if clean { end } else { recovery_point.min(end) },
         flush: FlushState::opened(),
+        end_note,
     };
     Ok((log, repairs))
 }
 
-/// A log that ends before `due`, up to which it was durable or committed, has lost data, though what there is of it is whole.
-fn cut_short(place: &Place, loaded: &Loaded, due: Offset) -> Damage {
+/// A log whose start is noted behind its end, where nothing of it can be missing: one of the two is wrong.
+fn overtaken(place: &Place, loaded: &Loaded, noted_start: Offset) -> Damage {
+    let what = format!("it ends here, below offset {noted_start}, which is noted as its start");
+    Damage {
+        what,
+        ..cut_short(place, loaded, noted_start)
+    }
+}
+
+/// A log that begins after its noted start has lost its first segments: the start is noted before segments go.
+fn check_first(loaded: &Loaded, noted_start: Offset) -> Result<(), Damage> {
+    match loaded.segments.first() {
+        Some(first) if first.base() > noted_start => Err(Damage {
+            file: first.path().to_owned(),
+            position: 0,
+            what: format!(
+                "the log begins here, and what came before, from offset {noted_start} on, is missing"
+            ),
+            readable: noted_start,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A log that ends before what it had reached for certain has lost data, though what there is of it is whole.
+fn cut_short(place: &Place, loaded: &Loaded, reached: Offset) -> Damage {
     let newest = loaded.segments.last();
     Damage {
         file: newest.map_or_else(|| place.dir.clone(), |s| s.path().to_owned()),
         position: newest.map_or(0, Segment::size),
-        what: format!("it ends here, though the log had reached offset {due} for certain"),
+        what: format!("it ends here, though the log had reached offset {reached} for certain"),
         readable: loaded.end,
     }
 }

@@ -29,6 +29,17 @@ pub(crate) struct Loaded {
     pub transitions: Vec<EpochStart>,
 }
 
+/// What is known of a log before it is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    /// It was closed cleanly, or is new.
+    pub clean: bool,
+    /// Everything below had been made durable.
+    pub recovery_point: Offset,
+    /// Everything below had been written and is not to be missing; at least the recovery point.
+    pub reached: Offset,
+}
+
 /// What a walk over one segment found.
 struct Walk {
     offsets: Vec<OffsetEntry>,
@@ -45,16 +56,14 @@ struct Walk {
 pub(crate) fn load(
     place: &Place,
     config: &LogConfig,
-    clean: bool,
-    recovery_point: Offset,
+    known: Known,
     repairs: &mut Vec<Repair>,
 ) -> Result<Loaded, OpenError> {
     let bases = list_segments(&place.dir)?;
     let mut loader = Loader {
         place,
         config,
-        clean,
-        recovery_point,
+        known,
         repairs,
         loaded: Loaded {
             segments: Vec::new(),
@@ -78,8 +87,7 @@ pub(crate) fn load(
 struct Loader<'a> {
     place: &'a Place,
     config: &'a LogConfig,
-    clean: bool,
-    recovery_point: Offset,
+    known: Known,
     repairs: &'a mut Vec<Repair>,
     loaded: Loaded,
 }
@@ -88,13 +96,13 @@ impl Loader<'_> {
     /// Loads the first of the remaining segments. `false`: it was cut, and the others are gone.
     fn load_segment(&mut self, rest: &[Offset]) -> Result<bool, OpenError> {
         let next = rest.get(1).copied();
-        let durable = next.is_some_and(|next| next <= self.recovery_point);
-        if !self.clean && !durable {
+        let durable = next.is_some_and(|next| next <= self.known.recovery_point);
+        if !self.known.clean && !durable {
             return self.load_whole(rest);
         }
         match self.open_trusting(rest[0], next)? {
             Ok((segment, end)) => {
-                if !self.clean && self.place.state.may_verify(segment.size()) {
+                if !self.known.clean && self.place.state.may_verify(segment.size()) {
                     return self.load_whole(rest);
                 }
                 self.loaded.segments.push(segment);
@@ -212,7 +220,7 @@ impl Loader<'_> {
         let newest = rest.len() == 1;
         let file = File::open(&path).context("open", &path)?;
         let may_be_cut = match self.survived() {
-            _ if readable < self.recovery_point => false,
+            _ if readable < self.known.reached => false,
             Survived::Durable => newest || is_torn(&file, size, fault).context("read", &path)?,
             // A batch whose bytes are all there was written whole.
             Survived::Written if fault.kind == FaultKind::Checksum => false,
@@ -246,7 +254,7 @@ impl Loader<'_> {
         let (end, base) = (self.loaded.end, rest[0]);
         let path = segment_path(&self.place.dir, base, "log");
         let durable_only = self.survived() == Survived::Durable;
-        if self.clean || base < end || end < self.recovery_point || !durable_only {
+        if self.known.clean || base < end || end < self.known.reached || !durable_only {
             let what = format!("the segment before it ends at offset {end}");
             return Err(self.damaged(path, 0, what, end));
         }

@@ -38,12 +38,21 @@ impl PartitionLog {
             .take_while(|next| next.base() <= to)
             .count();
         if gone > 0 {
+            // Noted first: a log that begins later than it is noted to has lost a segment.
+            self.note_start(segments[gone].base())?;
             self.publish_segments(segments[gone..].to_vec());
             for segment in &segments[..gone] {
                 segment.doom(&self.place.dir, &mut self.flush.doomed)?;
             }
         }
         Ok(())
+    }
+
+    /// Notes that the log begins at `start` or later, durably.
+    fn note_start(&self, start: Offset) -> Result<(), StorageError> {
+        let noted = self.place.state.log_start(&self.place.partition);
+        let entry = (self.place.partition.clone(), start.max(noted));
+        self.place.state.write_log_starts(&[entry])
     }
 
     /// Drops everything and begins again, empty, at `at` (F-20). Epochs and producers are forgotten with it.
@@ -60,6 +69,8 @@ impl PartitionLog {
 
     fn restart(&mut self, at: Offset, now_ms: Millis) -> Result<(), StorageError> {
         self.place.state.lower(&self.place.partition, at, at)?;
+        self.end_note.clear()?;
+        self.note_start(at)?;
         self.recovery_point = at;
         let dir = &self.place.dir;
         for segment in self.shared.segments.load().iter().rev() {

@@ -130,6 +130,7 @@ impl PartitionLog {
         self.place
             .state
             .lower(&self.place.partition, start, done.to)?;
+        self.end_note.set(done.to)?;
         self.recovery_point = self.recovery_point.min(done.to);
         done.archived = self.archive(segments, cut, done).unwrap_or_else(|error| {
             tracing::warn!(partition = %self.place.partition, %error, "the cut suffix cannot be kept");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 
 use common::*;
-use epoka_log::{LogConfig, PartitionLog, ProducerVerdict};
+use epoka_log::{LogConfig, PartitionLog, ProducerVerdict, Repair};
 use epoka_proto::batch::{self, BatchHeader};
 use epoka_proto::epochs::EpochHistory;
 use epoka_proto::ids::{LeaderEpoch, Offset};
@@ -364,8 +364,18 @@ impl World {
 
     /// Opens the log again: a prefix of what it held, with everything up to `least`.
     fn reopen(&mut self, least: Offset) {
-        let log = self.disk.open();
+        let (log, repairs) = self.disk.try_open().unwrap();
         let (start, end) = (log.start(), log.end());
+        if repairs.iter().any(|r| matches!(r, Repair::Emptied { .. })) {
+            // All that was left lay below the start, which was noted when segments went (D-24).
+            let epoch = self.model.epoch;
+            self.model = Model {
+                start: self.model.start,
+                end: self.model.end,
+                epoch,
+                ..Model::default()
+            };
+        }
         assert!(
             end >= least && end <= self.model.end,
             "{least} <= {end} <= {}",

@@ -23,7 +23,9 @@ enum Outcome {
 fn outcome(disk: &mut Disk, survived: Survived) -> Outcome {
     disk.start();
     disk.dir().set_survived(survived);
-    match disk.try_open() {
+    let opened = disk.try_open();
+    disk.dir = None;
+    match opened {
         Ok((log, _)) => Outcome::End(log.end().0),
         Err(OpenError::Damaged(Damage { readable, .. })) => Outcome::Damaged(readable.0),
         Err(other) => panic!("{other}"),
@@ -37,8 +39,9 @@ fn what_cannot_be_the_end_of_a_write_is_damage() {
     use Survived::{AllButLastWrite, Written};
     // Nothing is known to be durable: all of it is above the recovery point.
     for (survived, segment, what, expected) in [
-        // The newest segment ends within a batch: the write under way.
-        (Written, 2, Torn, End(22)),
+        // The newest segment ends within a batch: the write under way, unless it is known to have ended.
+        (Written, 2, Torn, Damaged(22)),
+        (Written, 2, Short, Damaged(18)),
         (AllButLastWrite, 2, Torn, End(22)),
         // A batch is bad, and good ones follow.
         (Written, 2, Flipped, Damaged(18)),
@@ -78,6 +81,35 @@ fn a_missing_segment_is_damage() {
 }
 
 #[test]
+fn a_missing_first_segment_is_damage_and_a_raised_start_is_not() {
+    let (mut disk, log) = twelve_batches(0);
+    disk.kill(log);
+    fs::remove_file(&disk.files("log")[0]).unwrap();
+    assert_eq!(outcome(&mut disk, Survived::Written), Outcome::Damaged(0));
+    assert_eq!(outcome(&mut disk, Survived::Durable), Outcome::End(24));
+
+    let (mut disk, mut log) = twelve_batches(0);
+    log.raise_start(Offset(9)).unwrap();
+    flush(&disk, &mut log);
+    assert_eq!(disk.files("log").len(), 2);
+    disk.kill(log);
+    assert_eq!(outcome(&mut disk, Survived::Written), Outcome::End(24));
+
+    let (mut disk, mut log) = twelve_batches(0);
+    log.start_over(Offset(500)).unwrap();
+    disk.kill(log);
+    assert_eq!(outcome(&mut disk, Survived::Written), Outcome::End(500));
+}
+
+#[test]
+fn a_missing_first_segment_is_damage_after_a_clean_stop() {
+    let (mut disk, log) = twelve_batches(0);
+    disk.stop(log);
+    fs::remove_file(&disk.files("log")[0]).unwrap();
+    assert_eq!(outcome(&mut disk, Survived::Durable), Outcome::Damaged(0));
+}
+
+#[test]
 fn a_log_that_ends_below_what_was_committed_is_damaged() {
     for (survived, expected) in [
         (Survived::Written, Outcome::Damaged(16)),
@@ -89,6 +121,7 @@ fn a_log_that_ends_below_what_was_committed_is_damaged() {
             .unwrap();
         disk.kill(log);
         fs::remove_file(&disk.files("log")[2]).unwrap();
+        fs::remove_dir_all(disk.root.path().join(".ends")).unwrap();
         assert_eq!(outcome(&mut disk, survived), expected);
     }
 }
@@ -102,6 +135,57 @@ fn a_cut_below_what_was_committed_lowers_its_note() {
     log.truncate_to(Offset(10)).unwrap();
     disk.kill(log);
     assert_eq!(outcome(&mut disk, Survived::Written), Outcome::End(10));
+}
+
+#[test]
+fn a_log_that_ends_below_what_was_written_is_damaged() {
+    let header_of_the_last = |disk: &Disk| {
+        let mut bytes = fs::read(&disk.files("log")[2]).unwrap();
+        let at = bytes.len() - stamped(22, 1, 2, 100).len() + 16;
+        bytes[at] ^= 0x40;
+        fs::write(&disk.files("log")[2], bytes).unwrap();
+    };
+    let newest = |disk: &Disk| fs::remove_file(&disk.files("log")[2]).unwrap();
+    type Harming = fn(&Disk);
+    let harms: [(Harming, i64); 2] = [(header_of_the_last, 22), (newest, 16)];
+    for (harm, readable) in harms {
+        let (mut disk, log) = twelve_batches(0);
+        disk.kill(log);
+        harm(&disk);
+        let before: Vec<_> = disk
+            .files("log")
+            .iter()
+            .map(|f| fs::read(f).unwrap())
+            .collect();
+        for _ in 0..2 {
+            assert_eq!(
+                outcome(&mut disk, Survived::Written),
+                Outcome::Damaged(readable)
+            );
+        }
+        let after: Vec<_> = disk
+            .files("log")
+            .iter()
+            .map(|f| fs::read(f).unwrap())
+            .collect();
+        assert_eq!(before, after, "left as it is");
+        assert_eq!(
+            outcome(&mut disk, Survived::Durable),
+            Outcome::End(readable)
+        );
+    }
+}
+
+#[test]
+fn a_noted_start_beyond_the_end_is_damage_unless_the_log_was_being_replaced() {
+    let (mut disk, log) = twelve_batches(0);
+    disk.dir()
+        .write_log_starts(&[(orders(), Offset(1000))])
+        .unwrap();
+    disk.kill(log);
+    assert_eq!(outcome(&mut disk, Survived::Written), Outcome::Damaged(24));
+    fs::write(disk.root.path().join(".ends/orders-0"), [0; 8]).unwrap();
+    assert_eq!(outcome(&mut disk, Survived::Written), Outcome::End(1000));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use epoka_log::{LogConfig, LogDir, OpenError, PartitionLog, Repair, Survived};
+use epoka_log::{LogConfig, LogDir, LogDirError, OpenError, PartitionLog, Repair, Survived};
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Offset, PartitionId, TopicId, TopicPartition};
 use epoka_proto::v1::event::Kind;
@@ -21,9 +21,6 @@ use crate::partition::{Offline, Partition};
 
 /// How long the files of a deleted log stay readable for those who read them.
 const UNLINK_DELAY: Duration = Duration::from_secs(60);
-
-/// What stands in the clean-shutdown marker when the data was never served under an epoch that may be claimed.
-const NO_EPOCH: BrokerEpoch = BrokerEpoch(-1);
 
 /// What was found when a log was opened.
 type Opened = Result<PartitionLog, OpenError>;
@@ -207,7 +204,16 @@ impl Logs {
                 Ok(log)
             }
             Some(Err(error)) => Err(self.offline(name, format!("{name}: {error}"), true)),
-            None => self.create(id, name, config),
+            None => match self.noted_end(name) {
+                Ok(Offset::ZERO) => self.create(id, name, config),
+                Ok(end) => {
+                    let reason = format!(
+                        "{name}: its directory is gone, though its log had reached offset {end}"
+                    );
+                    Err(self.offline(name, reason, true))
+                }
+                Err(error) => Err(self.offline(name, format!("{name}: {error}"), false)),
+            },
         };
         let watermark = opened.as_ref().map_or(Offset::ZERO, |log| {
             let home = self.home.lock().get(&id).map(|(_, dir)| *dir);
@@ -226,20 +232,36 @@ impl Logs {
         config: LogConfig,
     ) -> Result<PartitionLog, Offline> {
         let home = self.home.lock().get(&id).map(|(_, dir)| *dir);
-        let home = home.unwrap_or_default();
-        let kept = self.dirs[home]
-            .quarantine(name)
+        let set_aside = match home.or_else(|| self.holder(name)) {
+            Some(dir) => self.dirs[dir].quarantine(name).map(Some),
+            None => self.forget(name).map(|()| None),
+        };
+        let kept = set_aside
             .map_err(|e| self.offline(name, format!("{name}: cannot be set aside: {e}"), false))?;
-        tracing::warn!(partition = %name, kept = %kept.display(), "unreadable files set aside");
+        let files = match kept {
+            Some(path) => format!("damaged files kept in {}", path.display()),
+            None => "no files left".to_owned(),
+        };
+        tracing::warn!(partition = %name, files, "begun anew");
         self.events.push(Kind::Repaired(Repaired {
             topic: name.topic.to_string(),
             partition: name.partition,
-            what: format!(
-                "damaged files kept in {}; fetching the partition anew from its leader",
-                kept.display()
-            ),
+            what: format!("{files}; fetching the partition anew from its leader"),
         }));
         self.create(id, name, config)
+    }
+
+    /// How far a partition's log had come, as noted in any of the directories.
+    fn noted_end(&self, name: &TopicPartition) -> Result<Offset, LogDirError> {
+        let mut end = Offset::ZERO;
+        for dir in &self.dirs {
+            end = end.max(dir.noted_end(name)?);
+        }
+        Ok(end)
+    }
+
+    fn forget(&self, name: &TopicPartition) -> Result<(), LogDirError> {
+        self.dirs.iter().try_for_each(|dir| dir.forget(name))
     }
 
     fn create(
@@ -248,13 +270,10 @@ impl Logs {
         name: &TopicPartition,
         config: LogConfig,
     ) -> Result<PartitionLog, Offline> {
-        let dir = self.emptiest();
+        let dir = self.holder(name).unwrap_or_else(|| self.emptiest());
         let log = self.open_in(dir, name, id.topic, config).map_err(|error| {
-            self.offline(
-                name,
-                format!("{name}: cannot create its log: {error}"),
-                false,
-            )
+            let files_are_bad = !matches!(error, OpenError::Storage(_));
+            self.offline(name, format!("{name}: {error}"), files_are_bad)
         })?;
         self.home.lock().insert(id, (name.clone(), dir));
         Ok(log)
@@ -269,6 +288,12 @@ impl Logs {
             reason: reason.clone(),
         }));
         Offline { reason, unreadable }
+    }
+
+    /// Which directory holds files of a partition of this name, whosever they are.
+    fn holder(&self, name: &TopicPartition) -> Option<usize> {
+        let holds = |dir: &LogDir| dir.path().join(name.to_string()).is_dir();
+        self.dirs.iter().position(holds)
     }
 
     fn emptiest(&self) -> usize {
@@ -327,93 +352,8 @@ impl Logs {
             }
         }
     }
-
-    /// Saves high watermarks (D-1).
-    pub fn save_high_watermarks(&self, partitions: &[Arc<Partition>]) {
-        self.save(
-            "high watermarks",
-            partitions,
-            |p| Some(p.high_watermark()),
-            LogDir::write_high_watermarks,
-        );
-    }
-
-    /// Saves recovery points (D-1).
-    pub fn save_recovery_points(&self, partitions: &[Arc<Partition>]) {
-        let point = |p: &Partition| p.with_log(|log| log.recovery_point());
-        self.save(
-            "recovery points",
-            partitions,
-            point,
-            LogDir::write_recovery_points,
-        );
-    }
-
-    /// Saves log starts (D-1).
-    pub fn save_log_starts(&self, partitions: &[Arc<Partition>]) {
-        let start = |p: &Partition| p.with_log(|log| log.start());
-        self.save("log starts", partitions, start, LogDir::write_log_starts);
-    }
-
-    fn save<E: std::fmt::Display>(
-        &self,
-        what: &str,
-        partitions: &[Arc<Partition>],
-        value: impl Fn(&Partition) -> Option<Offset>,
-        write: impl Fn(&LogDir, &[(TopicPartition, Offset)]) -> Result<(), E>,
-    ) {
-        let home = self.home.lock().clone();
-        for (index, dir) in self.dirs.iter().enumerate() {
-            let ours = partitions
-                .iter()
-                .filter(|p| home.get(&p.id).is_some_and(|(_, d)| *d == index));
-            let entries: Vec<_> = ours
-                .filter_map(|p| Some((p.name.clone(), value(p)?)))
-                .collect();
-            if let Err(error) = write(dir, &entries) {
-                tracing::error!(path = %dir.path().display(), %error, "cannot save {what}");
-            }
-        }
-    }
-
-    /// Closes every log and marks the directories cleanly shut down (D-10, D-11), unless one of the logs did not come through
-    /// whole. `epoch`: under which the data was served last; `None` when nobody may count on it.
-    pub fn close(&self, partitions: &[Arc<Partition>], epoch: Option<BrokerEpoch>) {
-        self.save_high_watermarks(partitions);
-        self.save_log_starts(partitions);
-        let mut clean = self.loaded_whole;
-        for partition in partitions {
-            clean &= !partition.has_failed();
-            clean &= partition.close().is_some_and(|log| self.close_log(log));
-        }
-        // Logs that no metadata spoke of in this life.
-        for opened in std::mem::take(&mut *self.found.lock()).into_values() {
-            clean &= opened.is_ok_and(|log| self.close_log(log));
-        }
-        if !clean {
-            tracing::warn!("not every log was closed whole: the next start will look them through");
-        }
-        for dir in &self.dirs {
-            let saved = if clean {
-                dir.mark_clean_shutdown(epoch.unwrap_or(NO_EPOCH))
-            } else {
-                dir.write_recovery_points(&[])
-            };
-            if let Err(error) = saved {
-                tracing::error!(path = %dir.path().display(), %error, "the next start will recover the logs");
-            }
-        }
-    }
-
-    fn close_log(&self, log: PartitionLog) -> bool {
-        let partition = log.partition().clone();
-        let closed = log.close();
-        if let Err(error) = &closed {
-            tracing::error!(%partition, %error, "cannot close the log");
-        }
-        closed.is_ok()
-    }
 }
 
+mod closing;
 #[cfg(test)]
 mod tests;

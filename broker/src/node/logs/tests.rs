@@ -128,6 +128,53 @@ fn a_damaged_log_costs_the_others_neither_claim_nor_place_c_13() {
 }
 
 #[test]
+fn a_directory_that_is_gone_is_missed_and_begun_anew_only_when_told() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (id, name) = orders();
+    {
+        let logs = load(dir.path());
+        logs.note_epoch(EPOCH);
+        let partition = partition(&logs, id, &name);
+        partition.flush();
+        logs.save_recovery_points(&[partition]);
+    }
+    fs::remove_dir_all(dir.path().join("orders-0")).expect("removed");
+    let logs = load(dir.path());
+    let (offline, _) = logs.take(id, &name, LogConfig::default());
+    assert!(offline.is_err_and(|o| o.unreadable && o.reason.contains("is gone")));
+    let anew = logs.begin_anew(id, &name, LogConfig::default());
+    assert_eq!(anew.expect("a log").end(), Offset(0));
+    drop(logs);
+    let logs = load(dir.path());
+    let (log, _) = logs.take(id, &name, LogConfig::default());
+    assert_eq!(log.expect("nothing is noted any more").end(), Offset(0));
+}
+
+#[test]
+fn files_whose_owner_cannot_be_told_are_set_aside_when_told_to_begin_anew() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (id, name) = orders();
+    {
+        let logs = load(dir.path());
+        logs.note_epoch(EPOCH);
+        partition(&logs, id, &name);
+    }
+    let metadata = dir.path().join("orders-0/partition.metadata");
+    fs::write(metadata, "rubbish").expect("writable");
+    let logs = load(dir.path());
+    let (offline, _) = logs.take(id, &name, LogConfig::default());
+    assert!(offline.is_err_and(|o| o.unreadable));
+    let anew = logs.begin_anew(id, &name, LogConfig::default());
+    assert_eq!(anew.expect("a log").end(), Offset(0));
+    assert_eq!(
+        fs::read_dir(dir.path().join(QUARANTINE_DIR))
+            .expect("kept")
+            .count(),
+        1
+    );
+}
+
+#[test]
 fn a_replica_out_of_service_is_not_called_clean_d_11() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (id, name) = orders();
