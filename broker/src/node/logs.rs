@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::boot;
 use crate::clock::wall_clock_ms;
-use crate::partition::{Offline, Partition};
+use crate::partition::Offline;
 
 /// How long the files of a deleted log stay readable for those who read them.
 const UNLINK_DELAY: Duration = Duration::from_secs(60);

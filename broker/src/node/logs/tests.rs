@@ -1,6 +1,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use epoka_log::QUARANTINE_DIR;
 use epoka_proto::batch::BatchBuilder;
@@ -11,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::clock::Clock;
-use crate::partition::Surroundings;
+use crate::partition::{Partition, Surroundings};
 
 const EPOCH: BrokerEpoch = BrokerEpoch(42);
 
