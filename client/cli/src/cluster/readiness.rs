@@ -60,7 +60,11 @@ pub async fn until_ready(
             });
         match missing {
             None => return Ok(()),
-            Some(missing) => progress.waiting_for(&missing),
+            Some(missing) if progress.is_due() => {
+                let why = out_of_service(client, &brokers, &names).await;
+                progress.waiting_for(&[vec![missing], why].concat().join("; "));
+            }
+            Some(_) => {}
         }
         sleep(PAUSE).await;
     }
@@ -72,6 +76,21 @@ async fn look(client: &Client, brokers: &[String]) -> Vec<Option<Metadata>> {
         .iter()
         .map(|address| client.describe(address.clone()));
     join_all(views).await.into_iter().map(Result::ok).collect()
+}
+
+/// The replicas of these topics that cannot be served, and why, in their brokers' words.
+async fn out_of_service(client: &Client, brokers: &[String], topics: &[&str]) -> Vec<String> {
+    let admin = client.admin();
+    let states = brokers.iter().map(|address| admin.replicas_at(address));
+    let mut told = Vec::new();
+    for (index, states) in join_all(states).await.into_iter().enumerate() {
+        let ours = states.unwrap_or_default().into_iter();
+        let reasons = ours
+            .filter(|r| topics.contains(&r.partition.topic.as_ref()))
+            .filter_map(|r| r.offline);
+        told.extend(reasons.map(|reason| format!("broker {}: {reason}", index + 1)));
+    }
+    told
 }
 
 /// Which broker does not serve yet.
@@ -138,8 +157,12 @@ impl Progress {
         }
     }
 
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
     fn waiting_for(&mut self, missing: &str) {
-        if Instant::now() >= self.next {
+        if self.is_due() {
             eprintln!("still waiting: {missing}");
             self.next = Instant::now() + PATIENCE;
         }
