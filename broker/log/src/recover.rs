@@ -1,6 +1,7 @@
 //! Opening a log: what is trusted, what is read again, what is mended, and what is refused (D-20 to D-27, E-6).
 //!
-//! After a clean shutdown only file sizes, index ends and the tail of the newest segment are looked at. After an unclean one every
+//! After a clean shutdown only file sizes, index ends and the tail of the newest segment are looked at, and the CRCs of the first
+//! some megabytes of the directory, since a person may have been at the files. After an unclean one every
 //! segment that reaches to the recovery point or beyond is read whole and its indexes are made anew. What is not right is judged by
 //! this table; "below" means: an offset below the recovery point, so it had been made durable.
 //!

@@ -102,8 +102,12 @@ impl Loader<'_> {
         }
         match self.open_trusting(rest[0], next)? {
             Ok((segment, end)) => {
-                if !self.known.clean && self.place.state.may_verify(segment.size()) {
+                let verified = segment.size() > 0 && self.place.state.may_verify(segment.size());
+                if verified && !self.known.clean {
                     return self.load_whole(rest);
+                }
+                if verified {
+                    self.verify(rest, segment.size())?;
                 }
                 self.loaded.segments.push(segment);
                 self.loaded.end = end;
@@ -172,6 +176,17 @@ impl Loader<'_> {
                 "it ends at {end}, the next one begins at {next}"
             ))),
             _ => Ok(Ok((segment, end))),
+        }
+    }
+
+    /// Reads a segment whole, to find damage.
+    fn verify(&self, rest: &[Offset], size: u64) -> Result<(), OpenError> {
+        let path = segment_path(&self.place.dir, rest[0], "log");
+        let file = File::open(&path).context("open", &path)?;
+        let walk = walk(&file, rest[0], size, self.config).context("read", &path)?;
+        match &walk.fault {
+            Some(fault) => self.judge(rest, fault, walk.end, size),
+            None => Ok(()),
         }
     }
 

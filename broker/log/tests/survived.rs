@@ -110,6 +110,25 @@ fn a_missing_first_segment_is_damage_after_a_clean_stop() {
 }
 
 #[test]
+fn a_flipped_byte_is_damage_after_a_clean_stop_too() {
+    for (segment, what, readable) in [
+        (0, Harm::Flipped, 2),
+        (2, Harm::Flipped, 18),
+        (2, Harm::FlippedLast, 22),
+    ] {
+        let (mut disk, log) = twelve_batches(0);
+        disk.stop(log);
+        harm(&disk.files("log")[segment], what);
+        let found = outcome(&mut disk, Survived::Durable);
+        assert_eq!(
+            found,
+            Outcome::Damaged(readable),
+            "{what:?} in segment {segment}"
+        );
+    }
+}
+
+#[test]
 fn a_log_that_ends_below_what_was_committed_is_damaged() {
     for (survived, expected) in [
         (Survived::Written, Outcome::Damaged(16)),
