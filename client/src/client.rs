@@ -226,7 +226,7 @@ impl Client {
             let last = match self.refresh().await {
                 Ok(metadata) => match look(&metadata) {
                     Some(found) => return Ok(found),
-                    None => "the cluster is not there yet".to_owned(),
+                    None => "by what the brokers say, not yet".to_owned(),
                 },
                 Err(error) => error.to_string(),
             };

@@ -302,3 +302,57 @@ async fn a_follower_whose_partition_was_deleted_by_hand_fetches_it_anew() {
     cluster.start_node(emptied);
     assert_all_there(&mut cluster, records).await;
 }
+
+/// Nobody else holds what the last member of the ISR took: without its files the partition waits for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_of_the_isr_is_not_elected_without_its_files() {
+    let spec = Spec::default().topic("orders", 1, &[("min.insync.replicas", "1")]);
+    let mut cluster = Cluster::start(EPOKA, spec).await;
+    let leader = cluster.leader_of("orders", 0).await;
+    let others: Vec<Node> = cluster
+        .brokers()
+        .into_iter()
+        .filter(|b| *b != leader)
+        .collect();
+    let batch = || raw::batch(None, &["value"; 10]);
+    let taken = cluster.produce(leader, ("orders", 0), -1, batch()).await;
+    assert_eq!(taken.error, 0, "{taken:?}");
+    cluster.await_whole().await;
+    for other in &others {
+        cluster.kill(*other);
+    }
+    cluster
+        .until_metadata("an ISR of one", |m| {
+            (m.topics["orders"].partitions[&0].isr.len() == 1).then_some(())
+        })
+        .await;
+    let taken = cluster.produce(leader, ("orders", 0), -1, batch()).await;
+    assert_eq!(taken.error, 0, "{taken:?}");
+    cluster.kill_all();
+    let (home, away) = (
+        cluster.partition_dir(leader, "orders", 0),
+        cluster.scratch().join("orders-0"),
+    );
+    fs::rename(&home, &away).expect("moved");
+    cluster.start_all();
+    let reason = told(&cluster, leader, "its missing files", offline).await;
+    assert!(reason.contains("is gone"), "{reason}");
+    cluster.await_all_brokers().await;
+    cluster
+        .until_metadata("no leader", |m| {
+            m.topics["orders"].partitions[&0]
+                .leader
+                .is_none()
+                .then_some(())
+        })
+        .await;
+    for other in others {
+        let state = cluster.replica_state(other, "orders", 0).await;
+        assert_eq!(state.map(|s| s.log_end.0), Some(10), "{other} cut nothing");
+    }
+
+    cluster.kill(leader);
+    fs::rename(&away, &home).expect("moved back");
+    cluster.start_node(leader);
+    assert_all_there(&mut cluster, 20).await;
+}

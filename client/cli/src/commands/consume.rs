@@ -80,6 +80,13 @@ impl FromStr for From {
 /// The topic does not exist; the offset is out of range.
 pub async fn run(args: ConsumeArgs) -> Outcome {
     let mut stop = StopSignal::new()?;
+    tokio::select! {
+        () = stop.received() => Ok(()),
+        outcome = consume(args) => outcome,
+    }
+}
+
+async fn consume(args: ConsumeArgs) -> Outcome {
     let client = args.cluster.client().await?;
     let (sender, mut records) = mpsc::channel(64);
     for partition in reachable(&client, partitions(&args, &client)?, args.offset.0).await? {
@@ -94,11 +101,9 @@ pub async fn run(args: ConsumeArgs) -> Outcome {
     drop(sender);
     let mut left = args.max_messages.unwrap_or(u64::MAX);
     while left > 0 {
-        let batch = tokio::select! {
-            () = stop.received() => break,
-            batch = records.recv() => batch,
+        let Some(batch) = records.recv().await else {
+            break;
         };
-        let Some(batch) = batch else { break };
         let (partition, records) = batch?;
         if !print(&args, &partition, &records, &mut left) {
             break;
