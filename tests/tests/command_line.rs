@@ -8,6 +8,7 @@ use epoka_tests::harness::up::run;
 use epoka_tests::harness::wait::poll;
 use epoka_tests::harness::{Load, LoadSpec, Up, kafka};
 use serde_json::Value;
+use tokio::process::Command;
 
 const EPOKA: &str = env!("CARGO_BIN_EXE_epoka-under-test");
 
@@ -377,4 +378,42 @@ async fn the_demonstration_ends_well_and_in_time() {
     for expected in ["killed", "unavailable", "lost 0", "duplicated 0"] {
         assert!(said.contains(expected), "`{expected}` is missing: {said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_known_is_not_called_healthy_and_only_ones_own_processes_are_touched() {
+    let mut up = Up::start(EPOKA, &["--brokers", "1"]).await;
+    let status = up.status().await;
+    let grpc = status["processes"].as_array().expect("a list");
+    let grpc = grpc.iter().find(|p| p["kind"] == "broker");
+    let grpc = grpc.expect("a broker")["grpc"]
+        .as_str()
+        .expect("an address");
+
+    let elsewhere = up.epoka(&["kill", "broker:1", "--bootstrap", grpc]).await;
+    assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
+    assert_eq!(state_of(&up.status().await, "broker", 1), "running");
+
+    up.succeed(&["kill", "broker:1"]).await;
+    let down = up.epoka(&["status", "--json"]).await;
+    assert_eq!(down.status.code(), Some(1), "{down:?}");
+    let json: Value = serde_json::from_slice(&down.stdout).expect("JSON");
+    assert!(json["partitions"].is_null(), "{json}");
+    assert_eq!(state_of(&json, "broker", 1), "killed");
+    assert!(up.interrupt().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_has_seen_enough_is_no_reason_to_panic() {
+    let mut up = Up::start(EPOKA, &[]).await;
+    let mut command = Command::new(EPOKA);
+    command
+        .args(["status", "--json", "--data-dir"])
+        .arg(up.data_dir());
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = command.stdout(writer).output().await.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{output:?}");
+    assert!(up.interrupt().await.success());
 }

@@ -1,6 +1,9 @@
 //! The one binary: command line, local cluster, timeline, audit, and the server processes' entry. Everything it knows of a
 //! running cluster it learns through the SDK, as any client does.
 
+#[macro_use]
+mod output;
+
 pub mod audit;
 pub mod cluster;
 mod commands;

@@ -44,8 +44,16 @@ pub struct StartArgs {
 /// # Errors
 /// No process plays that part, or the supervisor refuses; what was started has died.
 pub async fn run(action: Action, args: ActArgs) -> Outcome {
+    if !args.cluster.bootstrap.is_empty() {
+        return Err(Failure::usage(
+            "processes are reached through their cluster's directory: name it with --data-dir, without --bootstrap or EPOKA_BOOTSTRAP",
+        ));
+    }
     let (cluster, processes) = args.cluster.processes().await?;
-    let (kind, id) = resolve(&args, &cluster, &processes).await?;
+    let (kind, id) = match only_candidate(action, &args.target, &processes) {
+        Some(found) => found,
+        None => resolve(&args, &cluster, &processes).await?,
+    };
     let connections = Connections::default();
     let mut supervisor = connections.supervisor(&cluster.supervisor)?;
     let request = ActRequest {
@@ -69,7 +77,7 @@ pub async fn run(action: Action, args: ActArgs) -> Outcome {
     }
     if args.json {
         let done = json!({"done": action.past(), "kind": kind.name(), "id": id, "pid": answer.pid});
-        println!("{done}");
+        say!("{done}");
     } else {
         let part = match &args.target {
             Target::Process(..) => String::new(),
@@ -77,7 +85,7 @@ pub async fn run(action: Action, args: ActArgs) -> Outcome {
             Target::Follower(partition) => format!(", follower of {partition}"),
             Target::ActiveController => ", the active one".to_owned(),
         };
-        println!("{kind} {id}{part} {} (pid {})", action.past(), answer.pid);
+        say!("{kind} {id}{part} {} (pid {})", action.past(), answer.pid);
     }
     Ok(())
 }
@@ -114,6 +122,28 @@ pub async fn start(args: StartArgs) -> Outcome {
     let what = "waiting for every broker to serve and every ISR to be whole";
     client.wait_until(what, WAIT_LIMIT, whole).await?;
     Ok(())
+}
+
+/// Who was stopped or paused by a part that it no longer plays: what is to be started or resumed is then the only process that
+/// can be.
+fn only_candidate(action: Action, target: &Target, processes: &[Process]) -> Option<(Kind, i32)> {
+    let kind = match target {
+        Target::Process(..) => return None,
+        Target::Leader(_) | Target::Follower(_) => Kind::Broker,
+        Target::ActiveController => Kind::Controller,
+    };
+    let can_be = |state: &str| match action {
+        Action::Start => state != "running" && state != "paused",
+        Action::Resume => state == "paused",
+        Action::Kill | Action::Stop | Action::Pause => false,
+    };
+    let mut candidates = processes
+        .iter()
+        .filter(|p| p.kind == kind.name() && can_be(&p.state));
+    match (candidates.next(), candidates.next()) {
+        (Some(only), None) => Some((kind, only.id)),
+        _ => None,
+    }
 }
 
 async fn resolve(
@@ -187,4 +217,44 @@ async fn active_controller(cluster: &Description) -> Outcome<i32> {
     Err(Failure::wrong(
         "no controller is active; name one instead, such as controller:1",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(kind: &str, id: i32, state: &str) -> Process {
+        Process {
+            kind: kind.into(),
+            id,
+            state: state.into(),
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn what_was_stopped_by_a_part_comes_back_by_it_if_there_is_no_doubt() {
+        let orders: Target = "leader:orders-0".parse().expect("a target");
+        let controller: Target = "controller".parse().expect("a target");
+        let processes = [
+            process("broker", 1, "killed"),
+            process("broker", 2, "running"),
+            process("broker", 3, "paused"),
+            process("controller", 1, "paused"),
+        ];
+        let found = |action, target| only_candidate(action, target, &processes);
+        assert_eq!(found(Action::Start, &orders), Some((Kind::Broker, 1)));
+        assert_eq!(found(Action::Resume, &orders), Some((Kind::Broker, 3)));
+        assert_eq!(
+            found(Action::Resume, &controller),
+            Some((Kind::Controller, 1))
+        );
+        assert_eq!(found(Action::Start, &controller), None);
+        assert_eq!(found(Action::Kill, &orders), None);
+        let two = [
+            process("broker", 1, "killed"),
+            process("broker", 2, "stopped"),
+        ];
+        assert_eq!(only_candidate(Action::Start, &orders, &two), None);
+    }
 }

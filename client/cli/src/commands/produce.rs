@@ -106,7 +106,7 @@ pub async fn run(args: ProduceArgs) -> Outcome {
     producer.close().await;
     let Tally { acked, failed, why } = tally;
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({"topic": args.topic, "acked": acked, "failed": failed})
         );

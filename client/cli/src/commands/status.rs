@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::view::View;
 use crate::cluster::ClusterArgs;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// Show processes, leaders, epochs, ISR, and log end and high watermark of every replica.
 #[derive(Args, Debug)]
@@ -22,13 +22,18 @@ pub struct StatusArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// There is no cluster to ask.
+/// There is no cluster to ask, or none of its brokers answers.
 pub async fn run(args: StatusArgs) -> Outcome {
     let view = View::take(&args.cluster).await?;
     if args.json {
-        println!("{:#}", view.json());
+        say!("{:#}", view.json());
     } else {
-        print!("{}", view.text(None));
+        crate::output::print(format_args!("{}", view.text(None)));
+    }
+    if !view.knows_partitions() {
+        return Err(Failure::wrong(
+            "no broker answers, so nothing is known of partitions",
+        ));
     }
     Ok(())
 }

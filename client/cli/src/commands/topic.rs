@@ -148,11 +148,11 @@ pub async fn run(args: TopicArgs) -> Outcome {
                     code: ErrorCode::UnknownTopicOrPartition,
                     ..
                 }) if if_exists => {
-                    println!("topic {name} does not exist");
+                    say!("topic {name} does not exist");
                 }
                 deleted => {
                     deleted?;
-                    println!("deleted topic {name}");
+                    say!("deleted topic {name}");
                 }
             }
             Ok(())
@@ -161,9 +161,9 @@ pub async fn run(args: TopicArgs) -> Outcome {
             let metadata = cluster.client().await?.metadata();
             let names: Vec<_> = metadata.topics.keys().collect();
             if json {
-                println!("{}", json!(names));
+                say!("{}", json!(names));
             } else {
-                names.iter().for_each(|name| println!("{name}"));
+                names.iter().for_each(|name| say!("{name}"));
             }
             Ok(())
         }
@@ -180,11 +180,11 @@ pub async fn run(args: TopicArgs) -> Outcome {
             if json {
                 let described: Vec<_> =
                     topics.iter().map(|(name, t)| topic_json(name, t)).collect();
-                println!("{:#}", json!(described));
+                say!("{:#}", json!(described));
             } else {
-                topics
-                    .iter()
-                    .for_each(|(name, t)| print!("{}", topic_text(name, t)));
+                topics.iter().for_each(|(name, t)| {
+                    crate::output::print(format_args!("{}", topic_text(name, t)))
+                });
             }
             Ok(())
         }
@@ -200,7 +200,7 @@ pub async fn run(args: TopicArgs) -> Outcome {
                 .admin()
                 .grow_topic(&name, partitions)
                 .await?;
-            println!("topic {name} has {partitions} partitions");
+            say!("topic {name} has {partitions} partitions");
             Ok(())
         }
         TopicCommand::Alter {
@@ -224,7 +224,7 @@ pub async fn run(args: TopicArgs) -> Outcome {
                 .admin()
                 .alter_configs(Some(&name), &changes)
                 .await?;
-            println!(
+            say!(
                 "changed {} setting{} of topic {name}",
                 changes.len(),
                 if changes.len() == 1 { "" } else { "s" }
@@ -241,13 +241,14 @@ async fn create(client: &Client, topic: &NewTopic, if_not_exists: bool) -> Outco
             code: ErrorCode::TopicAlreadyExists,
             ..
         }) if if_not_exists => {
-            println!("topic {name} exists already");
+            say!("topic {name} exists already");
         }
         created => {
             let created = created?;
-            println!(
+            say!(
                 "created topic {name}: {} partitions, replication factor {}",
-                created.partitions, created.replication_factor
+                created.partitions,
+                created.replication_factor
             );
         }
     }

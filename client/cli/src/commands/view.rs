@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 pub struct View {
     bootstrap: String,
     processes: Vec<Process>,
-    metadata: Metadata,
+    /// `None` when no broker answers.
+    metadata: Option<Metadata>,
     /// What each broker that answers says of its replicas.
     replicas: BTreeMap<BrokerId, Vec<ReplicaState>>,
 }
@@ -37,12 +38,11 @@ impl View {
             let (description, processes) = cluster.processes().await?;
             let client = Client::new(description.brokers_grpc(), patient_client());
             // With every broker down there is nothing to know of partitions; the processes are still worth showing.
-            let metadata = client
-                .refresh()
-                .await
-                .map(|m| (*m).clone())
-                .unwrap_or_default();
-            let replicas = replicas(&client, &metadata).await;
+            let metadata = client.refresh().await.ok().map(|m| (*m).clone());
+            let replicas = match &metadata {
+                Some(metadata) => replicas(&client, metadata).await,
+                None => BTreeMap::new(),
+            };
             return Ok(Self {
                 bootstrap: description.bootstrap,
                 processes,
@@ -57,22 +57,27 @@ impl View {
         Ok(Self {
             bootstrap: kafka.join(","),
             processes: Vec::new(),
-            metadata,
+            metadata: Some(metadata),
             replicas,
         })
+    }
+
+    /// Whether a broker answered, which is where partitions are known.
+    pub fn knows_partitions(&self) -> bool {
+        self.metadata.is_some()
     }
 
     /// As scripts read it.
     pub fn json(&self) -> Value {
         let processes: Vec<_> = self.processes.iter().map(process_json).collect();
-        let partitions: Vec<_> = self
-            .metadata
-            .partitions()
-            .map(|(n, p)| self.partition_json(&n, p))
-            .collect();
+        let partitions = self.metadata.as_ref().map(|m| {
+            let all = m.partitions();
+            all.map(|(n, p)| self.partition_json(&n, p))
+                .collect::<Vec<_>>()
+        });
         json!({
             "bootstrap": self.bootstrap,
-            "cluster_id": self.metadata.cluster_id,
+            "cluster_id": self.metadata.as_ref().map(|m| &m.cluster_id),
             "processes": processes,
             "partitions": partitions,
         })
@@ -117,8 +122,10 @@ impl View {
             );
             out.push('\n');
         }
-        let partitions = self
-            .metadata
+        let Some(metadata) = &self.metadata else {
+            return out;
+        };
+        let partitions = metadata
             .partitions()
             .filter(|(name, _)| only.is_none_or(|o| o == name));
         let rows: Vec<_> = partitions.map(|(n, p)| self.partition_row(&n, p)).collect();
@@ -138,8 +145,8 @@ impl View {
     }
 
     fn process_row(&self, process: &Process) -> Vec<String> {
-        let broker =
-            (process.kind == "broker").then(|| self.metadata.brokers.get(&BrokerId(process.id)));
+        let broker = (process.kind == "broker")
+            .then(|| self.metadata.as_ref()?.brokers.get(&BrokerId(process.id)));
         let standing = match broker.flatten() {
             Some(b) if b.fenced => "fenced",
             Some(b) if b.shutting_down => "shutting down",
