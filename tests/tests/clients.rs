@@ -421,6 +421,12 @@ async fn one_connection_follows_hundreds_of_partitions() {
     let wide = epoka_client::NewTopic::new("wide", PARTITIONS, 1);
     cluster.create_topic(&wide).await;
     let client = cluster.client();
+    let known = client.wait_until("the leaders of wide", PATIENCE, |m| {
+        let wide = m.topics.get("wide")?;
+        let led = wide.partitions.values().filter(|p| p.leader.is_some());
+        (led.count() == PARTITIONS as usize).then_some(())
+    });
+    known.await.expect("a broker knows it");
     let producer = client.producer(epoka_client::ProducerConfig::default());
     let mut sent = Vec::new();
     for partition in 0..PARTITIONS {
