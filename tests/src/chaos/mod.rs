@@ -4,6 +4,7 @@
 
 mod act;
 mod plan;
+mod repeats;
 mod run;
 
 pub use plan::{Broker, Fault, Lasting, Plan, Settle, Step, Ways};

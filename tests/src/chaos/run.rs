@@ -7,6 +7,7 @@ use epoka_proto::v1::event::Kind;
 
 use super::act::{await_full_isr, perform};
 use super::plan::{LAG, PARTITIONS, Plan, SESSION, Settle};
+use super::repeats;
 use crate::harness::cluster::PATIENCE;
 use crate::harness::{Audit, Cluster, Load, LoadSpec, Spec, files};
 
@@ -102,7 +103,9 @@ pub async fn run(binary: &str, settings: Settings) -> Report {
     let steps = storm(&mut cluster, &committed, plan, settings.lasts).await;
     await_full_isr(&mut cluster).await;
     let (committed, loose) = tokio::join!(committed.finish(), loose.finish());
-    let report = Report {
+    cluster.await_whole().await;
+    assert_identical_replicas(&cluster);
+    let mut report = Report {
         steps,
         elections: elections(&cluster) - elected_before,
         truncations: count(&cluster, |kind| matches!(kind, Kind::Truncated(_))),
@@ -110,8 +113,12 @@ pub async fn run(binary: &str, settings: Settings) -> Report {
         loose: loose.audit_leader_only(),
     };
     println!("{report}");
-    cluster.await_whole().await;
-    assert_identical_replicas(&cluster);
+    let repeated = repeats::take_out(&mut report.committed, &cluster);
+    if repeated > 0 {
+        println!(
+            "{repeated} records were sent twice by their clients, in two epochs of the producer"
+        );
+    }
     report.assert_clean();
     report
 }
