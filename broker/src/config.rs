@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use epoka_proto::ids::{BrokerId, Millis};
 
+use crate::listeners::{self, Listener};
+
 /// One property a broker understands.
 pub struct Key {
     /// Its name.
@@ -28,8 +30,8 @@ macro_rules! keys {
 keys! {
     "node.id" None, "This broker's id: a number of 0 or more, unique in the cluster.";
     "log.dirs" Some("data"), "Directories for partition logs, separated by commas.";
-    "listeners" Some("PLAINTEXT://127.0.0.1:9092"), "Where the Kafka listener binds: PLAINTEXT://host:port.";
-    "advertised.listeners" Some(""), "The address that clients are told; by default the one of `listeners`.";
+    "listeners" Some("PLAINTEXT://127.0.0.1:9092"), "Where clients connect: NAME://host:port, separated by commas. Kafka's protocol and the SDK's gRPC services are both served there.";
+    "advertised.listeners" Some(""), "NAME://host:port that the clients of each listener are told; by default where it is bound.";
     "controller.quorum.bootstrap.servers" None, "host:port of the controllers, separated by commas.";
     "epoka.grpc.listener" Some("127.0.0.1:0"), "Where the broker's gRPC services bind; port 0 picks a free one.";
     "epoka.grpc.advertised" Some(""), "host:port at which other nodes reach the gRPC services; by default where they bind.";
@@ -54,10 +56,8 @@ pub struct BrokerConfig {
     pub node_id: BrokerId,
     /// `log.dirs`
     pub log_dirs: Vec<PathBuf>,
-    /// `listeners`
-    pub kafka_listen: SocketAddr,
-    /// `advertised.listeners`; `None`: where the listener is bound.
-    pub kafka_advertised: Option<(String, u16)>,
+    /// `listeners` and `advertised.listeners`; at least one.
+    pub listeners: Vec<Listener>,
     /// `epoka.grpc.listener`
     pub grpc_listen: SocketAddr,
     /// `epoka.grpc.advertised`; `None`: where the services are bound.
@@ -120,17 +120,18 @@ impl BrokerConfig {
         if controllers.is_empty() {
             return Err("controller.quorum.bootstrap.servers names no controller".into());
         }
-        let advertised = read.text("advertised.listeners")?;
-        let kafka_advertised = match advertised.as_str() {
-            "" => None,
-            text => Some(advertised_address(text)?),
-        };
-        let kafka_listen: SocketAddr = read.address("listeners")?;
-        if kafka_advertised.is_none() && kafka_listen.ip().is_unspecified() {
+        let listeners = listeners::read(
+            &read.text("listeners")?,
+            &read.text("advertised.listeners")?,
+        )?;
+        let grpc_listen = read.address("epoka.grpc.listener")?;
+        let grpc_advertised =
+            Some(read.text("epoka.grpc.advertised")?).filter(|t| !t.is_empty());
+        if grpc_advertised.is_none() && grpc_listen.ip().is_unspecified() {
             return Err(format!(
-                "listeners binds every address ({kafka_listen}), so clients must be told one of them: \
-                 set advertised.listeners=PLAINTEXT://HOST:{}",
-                kafka_listen.port()
+                "epoka.grpc.listener binds every address ({grpc_listen}), so other nodes must be told one that they can \
+                 reach: set epoka.grpc.advertised=HOST:{}",
+                grpc_listen.port()
             ));
         }
         let request_max_bytes = read.number("socket.request.max.bytes")?;
@@ -144,10 +145,9 @@ impl BrokerConfig {
         Ok(Self {
             node_id: BrokerId(node_id),
             log_dirs,
-            kafka_listen,
-            kafka_advertised,
-            grpc_listen: read.address("epoka.grpc.listener")?,
-            grpc_advertised: Some(read.text("epoka.grpc.advertised")?).filter(|t| !t.is_empty()),
+            listeners,
+            grpc_listen,
+            grpc_advertised,
             controllers,
             rack: Some(read.text("broker.rack")?).filter(|t| !t.is_empty()),
             auto_create_topics: read.flag("auto.create.topics.enable")?,
@@ -214,21 +214,6 @@ impl Properties<'_> {
     }
 }
 
-fn advertised_address(text: &str) -> Result<(String, u16), String> {
-    let address = text.rsplit_once("://").map_or(text, |(_, a)| a);
-    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-    let port: u16 = port.parse().map_err(|_| {
-        format!("advertised.listeners is `{text}`, which is not PLAINTEXT://HOST:PORT")
-    })?;
-    if host.is_empty() || host == "0.0.0.0" || host == "[::]" {
-        return Err(format!(
-            "advertised.listeners is `{text}`, which no client can reach: write PLAINTEXT://HOST:{port} \
-             with a host name or address that clients can reach"
-        ));
-    }
-    Ok((host.to_owned(), port))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,10 +237,8 @@ mod tests {
     #[test]
     fn defaults_are_kafkas() {
         let config = read(&[]).expect("complete");
-        assert_eq!(
-            config.kafka_listen,
-            "127.0.0.1:9092".parse().expect("address")
-        );
+        let first = config.listeners.first().expect("a listener");
+        assert_eq!(first.listen, "127.0.0.1:9092".parse().expect("address"));
         assert_eq!(config.replica_lag_time_max_ms, 30_000);
     }
 
@@ -270,17 +253,12 @@ mod tests {
                 "PLAINTEXT://0.0.0.0:9092",
                 "advertised.listeners=PLAINTEXT://HOST:9092",
             ),
-            ("listeners", "nowhere", "not ADDRESS:PORT"),
             (
-                "advertised.listeners",
-                "PLAINTEXT://0.0.0.0:9092",
-                "no client can reach",
+                "epoka.grpc.listener",
+                "0.0.0.0:19093",
+                "epoka.grpc.advertised=HOST:19093",
             ),
-            (
-                "advertised.listeners",
-                "PLAINTEXT://:9092",
-                "no client can reach",
-            ),
+            ("epoka.grpc.listener", "nowhere", "not ADDRESS:PORT"),
             ("log.dirs", " ", "names no directory"),
             (
                 "queued.max.request.bytes",

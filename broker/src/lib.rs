@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod config;
 pub mod kafka;
+pub mod listeners;
 pub mod membership;
 pub mod node;
 pub mod partition;

@@ -37,6 +37,8 @@ pub struct Membership {
     stirred: watch::Sender<()>,
     /// The life in which the controller was told of every replica that cannot be served.
     vetted: watch::Sender<Option<BrokerEpoch>>,
+    /// What the controller last said of the topics that are declared and not there yet.
+    topics_pending: Mutex<Option<String>>,
 }
 
 impl Membership {
@@ -52,6 +54,7 @@ impl Membership {
             applied: watch::Sender::new(None),
             stirred: watch::Sender::new(()),
             vetted: watch::Sender::new(None),
+            topics_pending: Mutex::default(),
         }
     }
 
@@ -112,6 +115,19 @@ impl Membership {
 
     pub(crate) fn set_vetted(&self, epoch: BrokerEpoch) {
         self.vetted.send_replace(Some(epoch));
+    }
+
+    /// What the controller last said of the topics that are declared and not there yet: nothing when they all are; `None` before
+    /// it said anything.
+    pub fn topics_pending(&self) -> Option<String> {
+        self.topics_pending.lock().clone()
+    }
+
+    pub(crate) fn set_topics_pending(&self, pending: &str) {
+        let mut known = self.topics_pending.lock();
+        if known.as_deref() != Some(pending) {
+            *known = Some(pending.to_owned());
+        }
     }
 
     /// Follows `vetted`.

@@ -41,6 +41,18 @@ impl NewTopic {
     }
 }
 
+impl From<NewTopic> for v1::NewTopic {
+    fn from(topic: NewTopic) -> Self {
+        Self {
+            name: topic.name,
+            partitions: topic.partitions.unwrap_or(-1),
+            replication_factor: topic.replication_factor.unwrap_or(-1),
+            assignments: Vec::new(),
+            configs: topic.configs.into_iter().collect(),
+        }
+    }
+}
+
 /// A topic as it was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreatedTopic {
@@ -87,13 +99,7 @@ impl Admin {
     /// [`Error::Refused`] with the controller's reason; [`Error::Unreachable`].
     pub async fn create_topic(&self, topic: &NewTopic) -> Result<CreatedTopic> {
         let request = v1::CreateTopicsRequest {
-            topics: vec![v1::NewTopic {
-                name: topic.name.clone(),
-                partitions: topic.partitions.unwrap_or(-1),
-                replication_factor: topic.replication_factor.unwrap_or(-1),
-                assignments: Vec::new(),
-                configs: topic.configs.clone().into_iter().collect(),
-            }],
+            topics: vec![topic.clone().into()],
             validate_only: false,
         };
         let result = self
@@ -243,6 +249,20 @@ impl Admin {
             })
             .await?;
         Ok(answer.replicas.into_iter().map(Into::into).collect())
+    }
+
+    /// What the broker at this address waits for before clients can write there; nothing when they can.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub async fn waiting_for_at(&self, address: &str) -> Result<Vec<String>> {
+        let answer = self
+            .client
+            .call(address, async move |mut log| {
+                log.readiness(v1::ReadinessRequest {}).await
+            })
+            .await?;
+        Ok(answer.waiting_for)
     }
 
     async fn on_topic<F>(

@@ -2,7 +2,8 @@
 //! streams of many nodes merged in order of time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use epoka_proto::v1::{Event, WatchRequest};
@@ -10,10 +11,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::client::Client;
 use crate::connections::Connections;
 
 /// Pause between two tries to reach a node.
 const RETRY: Duration = Duration::from_millis(100);
+/// How often brokers that have joined are looked for.
+const LOOK: Duration = Duration::from_secs(1);
 /// Events that may wait between a node and the merge.
 const QUEUE: usize = 1024;
 
@@ -34,11 +38,30 @@ impl Collector {
         addresses: impl IntoIterator<Item = String>,
         window: Duration,
     ) -> Self {
-        let (sender, incoming) = mpsc::channel(QUEUE);
+        Self::of(window, |listener, followers| {
+            for address in addresses {
+                let source = Source::node(connections.clone(), address);
+                followers.spawn(source.follow(listener.clone()));
+            }
+        })
+    }
+
+    /// Follows every broker of a cluster, those that join later too, and through them the controllers. Needs nothing but a way
+    /// to some brokers.
+    pub fn of_cluster(client: &Client, window: Duration) -> Self {
+        Self::of(window, |listener, followers| {
+            followers.spawn(follow_cluster(client.clone(), listener));
+        })
+    }
+
+    fn of(window: Duration, start: impl FnOnce(Listener, &mut JoinSet<()>)) -> Self {
+        let (events, incoming) = mpsc::channel(QUEUE);
         let mut followers = JoinSet::new();
-        for address in addresses {
-            followers.spawn(follow(connections.clone(), address, sender.clone()));
-        }
+        let listener = Listener {
+            events,
+            seen: Arc::default(),
+        };
+        start(listener, &mut followers);
         Self {
             incoming,
             held: BinaryHeap::new(),
@@ -104,43 +127,95 @@ impl Ord for Held {
     }
 }
 
-/// Passes on every event of one node once, until nobody listens.
-async fn follow(connections: Connections, address: String, listener: mpsc::Sender<Event>) {
-    let mut seen = Seen::default();
-    while !listener.is_closed() {
-        // A restarted process counts from 1 again, so everything kept is asked for and what was seen is skipped.
-        let request = WatchRequest { after_sequence: 0 };
-        if let Ok(mut node) = connections.events(&address)
-            && let Ok(stream) = node.watch(request).await
-        {
-            let mut stream = stream.into_inner();
-            while let Ok(Some(event)) = stream.message().await {
-                if seen.is_new(&event) && listener.send(event).await.is_err() {
-                    return;
-                }
+/// Follows the brokers of a cluster as they come.
+async fn follow_cluster(client: Client, listener: Listener) {
+    let mut followers = JoinSet::new();
+    let mut known = BTreeSet::new();
+    loop {
+        for broker in client.metadata().brokers.values() {
+            if !broker.grpc.is_empty() && known.insert(broker.grpc.clone()) {
+                let node = Source::node(client.connections().clone(), broker.grpc.clone());
+                let controllers = Source {
+                    of_controllers: true,
+                    ..node.clone()
+                };
+                followers.spawn(node.follow(listener.clone()));
+                followers.spawn(controllers.follow(listener.clone()));
             }
         }
-        sleep(RETRY).await;
+        sleep(LOOK).await;
+        // With no broker to ask there is nobody to follow.
+        drop(client.refresh().await);
     }
 }
 
-/// How far a node's events were passed on.
+/// Where events come from.
+#[derive(Clone)]
+struct Source {
+    connections: Connections,
+    address: String,
+    of_controllers: bool,
+}
+
+impl Source {
+    fn node(connections: Connections, address: String) -> Self {
+        Self {
+            connections,
+            address,
+            of_controllers: false,
+        }
+    }
+
+    /// Passes on every event once, until nobody listens.
+    async fn follow(self, listener: Listener) {
+        while !listener.events.is_closed() {
+            // A restarted process counts from 1 again, so everything kept is asked for and what was seen is skipped.
+            let request = WatchRequest {
+                after_sequence: 0,
+                of_controllers: self.of_controllers,
+            };
+            if let Ok(mut node) = self.connections.events(&self.address)
+                && let Ok(stream) = node.watch(request).await
+            {
+                let mut stream = stream.into_inner();
+                while let Ok(Some(event)) = stream.message().await {
+                    if listener.has_not_seen(&event) && listener.events.send(event).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            sleep(RETRY).await;
+        }
+    }
+}
+
+/// Who is told, and how far. The same event may come on several ways.
+#[derive(Clone)]
+struct Listener {
+    events: mpsc::Sender<Event>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Listener {
+    fn has_not_seen(&self, event: &Event) -> bool {
+        let mut seen = self.seen.lock().expect("nothing panics under it");
+        seen.is_new(event)
+    }
+}
+
+/// The last event of every process that was passed on.
 #[derive(Default)]
 struct Seen {
-    /// The last event's.
-    sequence: u64,
-    /// The latest of all events.
-    unix_micros: i64,
+    last: HashMap<(String, i64), u64>,
 }
 
 impl Seen {
-    /// Whether the event is new. Sequences grow within a process, clocks from one process to the next.
+    /// Whether the event is new. Every way tells the events of a process in order.
     fn is_new(&mut self, event: &Event) -> bool {
-        let new = event.sequence > self.sequence || event.unix_micros > self.unix_micros;
-        if new {
-            self.sequence = event.sequence;
-            self.unix_micros = self.unix_micros.max(event.unix_micros);
-        }
+        let process = (event.node.clone(), event.since_unix_micros);
+        let last = self.last.entry(process).or_default();
+        let new = event.sequence > *last;
+        *last = event.sequence.max(*last);
         new
     }
 }
@@ -154,25 +229,35 @@ mod tests {
             sequence,
             unix_micros,
             node: node.into(),
-            kind: None,
+            ..Event::default()
         }
     }
 
     #[test]
-    fn a_restarted_node_is_followed_without_repeats() {
+    fn events_that_come_again_or_on_two_ways_are_told_once() {
         let mut seen = Seen::default();
+        let process = |since, sequence| Event {
+            since_unix_micros: since,
+            ..event("broker-1", sequence, 100)
+        };
         let new: Vec<_> = [
-            event("broker-1", 1, 100),
-            event("broker-1", 2, 100),
-            event("broker-1", 1, 100), // reconnected: everything again
-            event("broker-1", 2, 100),
-            event("broker-1", 3, 150),
-            event("broker-1", 1, 900), // a new process
+            process(50, 1),
+            process(50, 2),
+            process(50, 1), // reconnected, or another way: everything again
+            process(50, 2),
+            process(50, 3),
+            process(800, 1), // a new process
+            process(50, 3),  // a slower way still tells of the old one
+            process(800, 2),
+            event("broker-2", 1, 100),
         ]
         .iter()
         .map(|e| seen.is_new(e))
         .collect();
-        assert_eq!(new, [true, true, false, false, true, true]);
+        assert_eq!(
+            new,
+            [true, true, false, false, true, true, false, true, true]
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use epoka_proto::v1::NewTopic;
+
 /// The configuration of one controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
@@ -24,6 +26,8 @@ pub struct ControllerConfig {
     pub initial_cluster_id: Option<String>,
     /// Cluster-wide configuration of a new cluster, such as `min.insync.replicas` = `2`.
     pub initial_configs: BTreeMap<String, String>,
+    /// Topics to make where they are missing, once enough brokers serve.
+    pub topics: Vec<NewTopic>,
     /// How often leaderships are moved back to preferred leaders, and leaderless partitions tried again; `None`: never.
     pub balance_interval: Option<Duration>,
 }
@@ -40,6 +44,7 @@ impl ControllerConfig {
             stream_grace: Duration::from_millis(30),
             initial_cluster_id: None,
             initial_configs: BTreeMap::new(),
+            topics: Vec::new(),
             balance_interval: Some(Duration::from_secs(300)),
         }
     }

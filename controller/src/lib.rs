@@ -5,6 +5,7 @@
 mod active;
 pub mod cluster;
 mod config;
+mod declared;
 pub mod liveness;
 pub mod metadata;
 mod quorum;
@@ -36,6 +37,7 @@ use tonic::transport::server::TcpIncoming;
 pub use config::ControllerConfig;
 pub use shared::ACTIVE_HINT;
 
+use declared::Declared;
 use liveness::Liveness;
 use metadata::Metadata;
 use quorum::Quorum;
@@ -68,6 +70,7 @@ pub async fn start(config: ControllerConfig) -> anyhow::Result<Controller> {
     let data_dir = config.data_dir.clone();
     let quorum = Quorum::open(id, voters, data_dir, metadata.clone(), timeline.clone()).await?;
     let shared = Arc::new(Shared {
+        declared: Declared::new(config.topics.clone()),
         liveness: Mutex::new(Liveness::new(config.session_timeout.as_millis() as i64)),
         config,
         quorum: Arc::new(quorum),
@@ -85,6 +88,7 @@ pub async fn start(config: ControllerConfig) -> anyhow::Result<Controller> {
         active::follow_quorum(shared.clone()).boxed(),
         active::expire_sessions(shared.clone()).boxed(),
         active::balance(shared.clone()).boxed(),
+        declared::make(shared.clone()).boxed(),
     ] {
         background.spawn(until_stopped(task));
     }

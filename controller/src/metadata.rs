@@ -110,6 +110,11 @@ impl Metadata {
         *self.shared.newest.borrow()
     }
 
+    /// Follows `newest`.
+    pub(crate) fn watch_newest(&self) -> watch::Receiver<Option<i64>> {
+        self.shared.newest.subscribe()
+    }
+
     /// Follows the changes after an offset, beginning with a snapshot where needed. Ends never; drop it.
     pub fn follow(&self, after: Option<i64>) -> impl Stream<Item = MetadataUpdate> + Send + use<> {
         let start = (self.clone(), self.shared.newest.subscribe(), after);

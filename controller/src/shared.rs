@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 
 use crate::cluster::{Command, Outcome};
 use crate::config::ControllerConfig;
+use crate::declared::Declared;
 use crate::liveness::Liveness;
 use crate::metadata::Metadata;
 use crate::quorum::{ProposeError, Quorum};
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     /// Never locked while the metadata is about to be: the metadata's lock comes first.
     pub(crate) liveness: Mutex<Liveness>,
     pub(crate) timeline: Timeline,
+    pub(crate) declared: Declared,
     pub(crate) role: watch::Sender<Role>,
     /// Counts heartbeats that brought news of a broker's metadata offset.
     pub(crate) progress: watch::Sender<u64>,

@@ -25,6 +25,7 @@ pub struct EventLog {
 
 struct Shared {
     node: String,
+    since_unix_micros: i64,
     events: Mutex<VecDeque<Event>>,
     newest: watch::Sender<u64>,
 }
@@ -35,6 +36,7 @@ impl EventLog {
         Self {
             shared: Arc::new(Shared {
                 node: node.into(),
+                since_unix_micros: now_unix_micros(),
                 events: Mutex::default(),
                 newest: watch::Sender::new(0),
             }),
@@ -43,8 +45,6 @@ impl EventLog {
 
     /// Notes that something happened now.
     pub fn push(&self, kind: Kind) {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix_micros = since_epoch.map_or(0, |d| d.as_micros() as i64);
         let mut events = self
             .shared
             .events
@@ -56,8 +56,9 @@ impl EventLog {
         }
         events.push_back(Event {
             sequence,
-            unix_micros,
+            unix_micros: now_unix_micros(),
             node: self.shared.node.clone(),
+            since_unix_micros: self.shared.since_unix_micros,
             kind: Some(kind),
         });
         self.shared.newest.send_replace(sequence);
@@ -94,6 +95,11 @@ impl EventLog {
     }
 }
 
+fn now_unix_micros() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.map_or(0, |d| d.as_micros() as i64)
+}
+
 #[tonic::async_trait]
 impl Events for EventLog {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<Event, Status>> + Send>>;
@@ -103,6 +109,9 @@ impl Events for EventLog {
         request: Request<WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         use futures::StreamExt as _;
+        if request.get_ref().of_controllers {
+            return Err(Status::unimplemented("only brokers pass on the events of controllers"));
+        }
         let events = self.follow(request.into_inner().after_sequence).map(Ok);
         Ok(Response::new(Box::pin(events)))
     }

@@ -16,9 +16,10 @@ const BROKERS: i8 = 1;
 /// From this version on, fenced brokers are shown to those who ask for them.
 const FENCED_SINCE: i16 = 2;
 
-/// Answers from the newest metadata.
+/// Answers from the newest metadata, with the addresses of one listener.
 pub(super) fn describe(
     node: &Node,
+    listener: &str,
     call: &Call,
     request: &DescribeClusterRequest,
 ) -> DescribeClusterResponse {
@@ -33,7 +34,7 @@ pub(super) fn describe(
     let show_fenced = call.version >= FENCED_SINCE && request.include_fenced_brokers;
     let shown = image.brokers.values().filter(|b| !b.fenced || show_fenced);
     let brokers = shown.filter_map(|broker| {
-        let endpoint = endpoint(broker)?;
+        let endpoint = endpoint(broker, listener)?;
         Some(
             DescribeClusterBroker::default()
                 .with_broker_id(broker.id.0.into())

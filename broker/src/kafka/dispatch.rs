@@ -16,8 +16,9 @@ use super::{
 };
 use crate::node::Node;
 
-/// Begins a request. A produce appends before this returns; everything else happens when the reply is awaited.
-pub(super) fn begin(node: &Arc<Node>, frame: Bytes) -> Result<Reply, Refused> {
+/// Begins a request that came through the listener of this name. A produce appends before this returns; everything else happens
+/// when the reply is awaited.
+pub(super) fn begin(node: &Arc<Node>, listener: &Arc<str>, frame: Bytes) -> Result<Reply, Refused> {
     let (call, body) = match open(frame)? {
         Opened::Request(call, body) => (call, body),
         Opened::TooNewApiVersions(call) => {
@@ -27,20 +28,20 @@ pub(super) fn begin(node: &Arc<Node>, frame: Bytes) -> Result<Reply, Refused> {
             }));
         }
     };
-    let node = node.clone();
+    let (node, listener) = (node.clone(), listener.clone());
     match call.api {
-        ApiKey::Produce => produce::begin(&node, call, decode(&call, body)?),
+        ApiKey::Produce => produce::begin(&node, listener, call, decode(&call, body)?),
         ApiKey::Fetch => {
             let request = decode(&call, body)?;
             Ok(Box::pin(async move {
-                Ok(Some(fetch::answer(&node, &call, request).await))
+                Ok(Some(fetch::answer(&node, &listener, &call, request).await))
             }))
         }
         ApiKey::ListOffsets => later(call, body, move |r| async move {
             list_offsets::answer(&node, &call, r)
         }),
         ApiKey::Metadata => later(call, body, move |r| async move {
-            metadata::answer(&node, &call, r).await
+            metadata::answer(&node, &listener, &call, r).await
         }),
         ApiKey::FindCoordinator => later(call, body, move |r| async move {
             find_coordinator::answer(&call, r)
@@ -82,7 +83,7 @@ pub(super) fn begin(node: &Arc<Node>, frame: Bytes) -> Result<Reply, Refused> {
             elect_leaders::answer(&node, &call, r).await
         }),
         ApiKey::DescribeCluster => later(call, body, move |r| async move {
-            cluster::describe(&node, &call, &r)
+            cluster::describe(&node, &listener, &call, &r)
         }),
         other => Err(Refused::UnknownApi(other as i16)),
     }

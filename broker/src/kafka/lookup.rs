@@ -79,23 +79,24 @@ pub(super) fn leader_hint(
     })
 }
 
-/// Brokers that hints name, each once, with their addresses.
-pub(super) fn hinted(
-    image: &Image,
+/// Brokers that hints name, each once, with their addresses for clients of this listener.
+pub(super) fn hinted<'a>(
+    image: &'a Image,
+    listener: &str,
     hints: impl Iterator<Item = LeaderHint>,
-) -> Vec<(&BrokerRegistration, &Endpoint)> {
+) -> Vec<(&'a BrokerRegistration, &'a Endpoint)> {
     let mut ids: Vec<BrokerId> = hints.map(|h| h.id).collect();
     ids.sort_unstable();
     ids.dedup();
     ids.iter()
         .filter_map(|id| image.brokers.get(id))
-        .filter_map(|broker| Some((&**broker, endpoint(broker)?)))
+        .filter_map(|broker| Some((&**broker, endpoint(broker, listener)?)))
         .collect()
 }
 
-/// Where clients reach a broker. There is one listener.
-pub(super) fn endpoint(broker: &BrokerRegistration) -> Option<&Endpoint> {
-    broker.listeners.first()
+/// Where clients of the listener of this name reach a broker; one without such a listener is out of their reach.
+pub(super) fn endpoint<'a>(broker: &'a BrokerRegistration, listener: &str) -> Option<&'a Endpoint> {
+    broker.listeners.iter().find(|l| l.name == listener)
 }
 
 /// The broker that clients shall send administrative requests to. Any can pass them on; the one with the lowest id that is

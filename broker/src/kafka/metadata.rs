@@ -33,8 +33,13 @@ pub(super) const ALL_CLUSTER_OPERATIONS: i32 =
 /// tens of milliseconds; a client that is told "no leader" in the meantime may come back only after a second.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Answers from the newest metadata.
-pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -> MetadataResponse {
+/// Answers from the newest metadata, with the addresses of one listener.
+pub(super) async fn answer(
+    node: &Node,
+    listener: &str,
+    call: &Call,
+    request: MetadataRequest,
+) -> MetadataResponse {
     let leaders = |image: &Image| -> BTreeSet<BrokerId> {
         let topics = asked_for(call, &request, image);
         topics.flat_map(|t| leaders(t)).collect()
@@ -45,6 +50,7 @@ pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -
     let view = View {
         node,
         image: &image,
+        listener,
         call,
         request: &request,
     };
@@ -70,7 +76,7 @@ pub(super) async fn answer(node: &Node, call: &Call, request: MetadataRequest) -
         i32::MIN
     };
     MetadataResponse::default()
-        .with_brokers(brokers(node, &image))
+        .with_brokers(brokers(node, listener, &image))
         .with_cluster_id(Some(text(&image.cluster_id)))
         .with_controller_id(BrokerId::to_wire(admin_broker(&image)).into())
         .with_topics(topics)
@@ -105,10 +111,10 @@ fn leaders(topic: &Topic) -> impl Iterator<Item = BrokerId> {
 }
 
 /// Brokers that clients can use: those that have been fenced for a while are left out.
-fn brokers(node: &Node, image: &Image) -> Vec<MetadataResponseBroker> {
+fn brokers(node: &Node, listener: &str, image: &Image) -> Vec<MetadataResponseBroker> {
     let up = image.brokers.values().filter(|b| node.is_listed(b));
     up.filter_map(|broker| {
-        let endpoint = endpoint(broker)?;
+        let endpoint = endpoint(broker, listener)?;
         Some(
             MetadataResponseBroker::default()
                 .with_node_id(broker.id.0.into())
@@ -124,6 +130,7 @@ fn brokers(node: &Node, image: &Image) -> Vec<MetadataResponseBroker> {
 struct View<'a> {
     node: &'a Node,
     image: &'a Image,
+    listener: &'a str,
     call: &'a Call,
     request: &'a MetadataRequest,
 }
@@ -171,7 +178,7 @@ impl View<'_> {
     fn partition(&self, number: i32, assignment: &Arc<Assignment>) -> MetadataResponsePartition {
         let reachable = |id: &BrokerId| {
             let broker = self.image.brokers.get(id);
-            broker.is_some_and(|b| !b.fenced && endpoint(b).is_some())
+            broker.is_some_and(|b| !b.fenced && endpoint(b, self.listener).is_some())
         };
         // A leader that has just died is still the leader, but sending clients there costs them more than asking again.
         let named = assignment.leader.filter(|l| !self.node.is_suspect(*l));

@@ -45,6 +45,7 @@ fn topic_ref<'a>(call: &Call, name: &'a TopicName, id: Uuid) -> TopicRef<'a> {
 /// Appends every batch, and returns what is left to wait for.
 pub(super) fn begin(
     node: &Arc<Node>,
+    listener: Arc<str>,
     call: Call,
     request: ProduceRequest,
 ) -> Result<Reply, Refused> {
@@ -81,7 +82,7 @@ pub(super) fn begin(
         if acks == Ok(Acks::None) {
             return unacknowledged(topics).await;
         }
-        let response = acknowledge(&node, &call, topics).await;
+        let response = acknowledge(&node, &listener, &call, topics).await;
         Response::encode(&call, &response).map(Some)
     }))
 }
@@ -107,7 +108,12 @@ async fn unacknowledged(topics: Vec<Begun>) -> Result<Option<Response>, Refused>
 }
 
 /// Waits for every outcome and says it.
-async fn acknowledge(node: &Node, call: &Call, topics: Vec<Begun>) -> ProduceResponse {
+async fn acknowledge(
+    node: &Node,
+    listener: &str,
+    call: &Call,
+    topics: Vec<Begun>,
+) -> ProduceResponse {
     let mut hints = Vec::new();
     let mut responses = Vec::with_capacity(topics.len());
     for topic in topics {
@@ -134,7 +140,7 @@ async fn acknowledge(node: &Node, call: &Call, topics: Vec<Begun>) -> ProduceRes
     let endpoints = if hints.is_empty() {
         Vec::new()
     } else {
-        endpoints(&node.image(), hints)
+        endpoints(&node.image(), listener, hints)
     };
     ProduceResponse::default()
         .with_responses(responses)
@@ -160,8 +166,8 @@ fn partition_response(
         .with_current_leader(leader)
 }
 
-fn endpoints(image: &Image, hints: Vec<LeaderHint>) -> Vec<NodeEndpoint> {
-    hinted(image, hints.into_iter())
+fn endpoints(image: &Image, listener: &str, hints: Vec<LeaderHint>) -> Vec<NodeEndpoint> {
+    hinted(image, listener, hints.into_iter())
         .into_iter()
         .map(|(broker, endpoint)| {
             NodeEndpoint::default()

@@ -93,7 +93,10 @@ impl Heartbeats {
         let mut eager = every(EAGER_INTERVAL);
         loop {
             let lease = *self.lease.borrow();
-            let wants = lease.fenced || *self.want_shutdown.borrow();
+            let pending = self.membership.topics_pending();
+            let wants = lease.fenced
+                || *self.want_shutdown.borrow()
+                || pending.is_none_or(|pending| !pending.is_empty());
             tokio::select! {
                 answer = answers.next() => match answer {
                     Some(Ok(answer)) => {
@@ -137,11 +140,14 @@ impl Heartbeats {
 
     fn take(&self, answer: &HeartbeatResponse) {
         let lease = match ErrorCode::from_wire(answer.error as i16) {
-            Ok(()) => Lease {
-                fenced: answer.is_fenced,
-                may_stop: answer.should_shut_down,
-                stale: false,
-            },
+            Ok(()) => {
+                self.membership.set_topics_pending(&answer.topics_pending);
+                Lease {
+                    fenced: answer.is_fenced,
+                    may_stop: answer.should_shut_down,
+                    stale: false,
+                }
+            }
             Err(error @ (ErrorCode::StaleBrokerEpoch | ErrorCode::BrokerIdNotRegistered)) => {
                 tracing::debug!(%error, "the controller does not know this registration");
                 Lease {

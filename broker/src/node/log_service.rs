@@ -15,7 +15,7 @@ use epoka_proto::v1::{
     CreateTopicsRequest, DeleteTopicsRequest, DescribeReplicasRequest, DescribeReplicasResponse,
     DescribeRequest, DescribeResponse, ElectLeadersRequest, ElectLeadersResponse,
     FindOffsetRequest, FindOffsetResponse, InitProducerIdRequest, InitProducerIdResponse, Listener,
-    PartitionInfo, ProduceRequest, ProduceResponse, TopicInfo, TopicResults,
+    PartitionInfo, ProduceRequest, ProduceResponse, ReadinessRequest, ReadinessResponse, TopicInfo, TopicResults,
 };
 use futures::{StreamExt as _, stream};
 use tokio_stream::Stream;
@@ -36,14 +36,17 @@ const CONSUME_SILENCE: Duration = Duration::from_secs(5);
 const PRODUCE_TIMEOUT_LIMIT_MS: u32 = 600_000;
 
 /// Serves clients over one node.
+#[derive(Clone)]
 pub struct LogService {
     node: Arc<Node>,
+    /// The name of the listener its clients came through; `None`: they came to the address for other nodes.
+    listener: Option<Arc<str>>,
 }
 
 impl LogService {
-    /// A service over this node.
-    pub fn new(node: Arc<Node>) -> Self {
-        Self { node }
+    /// A service over this node, for clients of the listener of this name or of the address for other nodes.
+    pub fn new(node: Arc<Node>, listener: Option<Arc<str>>) -> Self {
+        Self { node, listener }
     }
 
     fn begin(&self, request: ProduceRequest) -> Result<Pending, ErrorCode> {
@@ -86,7 +89,11 @@ impl Log for LogService {
         Ok(Response::new(DescribeResponse {
             cluster_id: image.cluster_id.clone(),
             metadata_offset: self.node.metadata_offset().unwrap_or(-1),
-            brokers: image.brokers.values().map(|b| broker_info(b)).collect(),
+            brokers: image
+                .brokers
+                .values()
+                .map(|b| broker_info(b, self.listener.as_deref()))
+                .collect(),
             topics: topics.collect(),
         }))
     }
@@ -95,7 +102,7 @@ impl Log for LogService {
         &self,
         request: Request<Streaming<ProduceRequest>>,
     ) -> Result<Response<Self::ProduceStream>, Status> {
-        let service = Self::new(self.node.clone());
+        let service = self.clone();
         // `map` runs in the order of the requests, so batches are appended in that order; only the waiting overlaps.
         let answers = request
             .into_inner()
@@ -193,6 +200,15 @@ impl Log for LogService {
                 .map(|p| p.describe())
                 .collect(),
             log_dirs: self.node.logs.paths(),
+        }))
+    }
+
+    async fn readiness(
+        &self,
+        _: Request<ReadinessRequest>,
+    ) -> Result<Response<ReadinessResponse>, Status> {
+        Ok(Response::new(ReadinessResponse {
+            waiting_for: self.node.waiting_for(),
         }))
     }
 
@@ -341,20 +357,29 @@ fn refused(error: ErrorCode) -> ConsumeResponse {
     }
 }
 
-fn broker_info(broker: &BrokerRegistration) -> BrokerInfo {
+/// A broker as the clients of one listener can reach it: there it serves both protocols. Without a listener, as nodes can.
+fn broker_info(broker: &BrokerRegistration, listener: Option<&str>) -> BrokerInfo {
+    let visible = |name: &str| listener.is_none_or(|own| own == name);
+    let listeners: Vec<_> = broker
+        .listeners
+        .iter()
+        .filter(|l| visible(&l.name))
+        .map(|l| Listener {
+            name: l.name.clone(),
+            host: l.host.clone(),
+            port: l.port.into(),
+        })
+        .collect();
+    let grpc_address = match (listener, listeners.first()) {
+        (Some(_), Some(l)) if l.host.contains(':') => format!("[{}]:{}", l.host, l.port),
+        (Some(_), Some(l)) => format!("{}:{}", l.host, l.port),
+        _ => broker.grpc_address.clone(),
+    };
     BrokerInfo {
         id: broker.id.0,
         epoch: broker.epoch.0,
-        listeners: broker
-            .listeners
-            .iter()
-            .map(|l| Listener {
-                name: l.name.clone(),
-                host: l.host.clone(),
-                port: l.port.into(),
-            })
-            .collect(),
-        grpc_address: broker.grpc_address.clone(),
+        listeners,
+        grpc_address,
         fenced: broker.fenced,
         shutting_down: broker.shutting_down,
         rack: broker.rack.clone().unwrap_or_default(),

@@ -5,12 +5,15 @@ mod background;
 mod boot;
 mod controller;
 mod errands;
+mod event_service;
 mod heartbeat;
 mod log_service;
 mod logs;
 mod metadata;
 mod pause;
 mod producer_ids;
+mod readiness;
+mod services;
 mod start;
 mod withdraw;
 
@@ -147,6 +150,12 @@ impl Node {
     /// The node's record of events.
     pub fn events(&self) -> &EventLog {
         &self.around.events
+    }
+
+    /// What keeps clients from writing here; see `readiness`.
+    pub(crate) fn waiting_for(&self) -> Vec<String> {
+        let pending = self.membership.topics_pending();
+        readiness::waiting_for(self.me(), &self.image(), pending.as_deref())
     }
 
     /// A producer id nobody was given before.

@@ -9,47 +9,42 @@ use anyhow::Context as _;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerEpoch, Incarnation};
-use epoka_proto::v1::events_server::EventsServer;
-use epoka_proto::v1::log_server::LogServer;
-use epoka_proto::v1::replica_server::ReplicaServer;
-use epoka_proto::v1::{Listener, RegisterRequest};
+use epoka_proto::v1::{self, RegisterRequest};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use super::controller::{ActiveController, ControllerClient};
 use super::heartbeat::{Heartbeats, Lease};
-use super::log_service::LogService;
 use super::logs::Logs;
 use super::pause::Pause;
 use super::producer_ids::ProducerIds;
-use super::{Node, background, errands, metadata, withdraw};
+use super::{Node, background, errands, metadata, services, withdraw};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
 use crate::kafka;
+use crate::listeners;
 use crate::membership::Membership;
 use crate::partition::Surroundings;
 use crate::partitions::Partitions;
-use crate::replication::{FRAME_SIZE, Fetchers, MESSAGE_LIMIT, ReplicaService, WINDOW};
+use crate::replication::Fetchers;
 
 /// Pauses between attempts to register: short at first, because a successor usually waits for the end of a life that has ended
 /// already.
 const REGISTER_PAUSES: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(200);
-/// How long a peer of the gRPC services may be silent before it is asked for a sign of life, and how long that may take.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+/// gRPC connections of a listener that may wait to be taken.
+const GUESTS: usize = 64;
 /// How long after a new registration heartbeats may still speak of the old one.
 const REGISTRATION_SETTLES: Duration = Duration::from_secs(1);
 
 /// A running broker.
 pub struct Broker {
     node: Arc<Node>,
-    kafka_address: SocketAddr,
+    kafka_addresses: Vec<SocketAddr>,
     grpc_address: SocketAddr,
     lease: watch::Receiver<Lease>,
     want_shutdown: watch::Sender<bool>,
@@ -65,9 +60,14 @@ pub struct Broker {
 /// Starts a broker: returns once its logs are loaded and its ports are bound; it then registers by itself.
 pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
     let events = EventLog::new(format!("broker-{}", config.node_id));
-    let kafka = bind("listeners", config.kafka_listen).await?;
+    let mut doors = Vec::new();
+    for listener in &config.listeners {
+        doors.push(Door::open(listener).await?);
+    }
     let grpc = bind("epoka.grpc.listener", config.grpc_listen).await?;
-    let (kafka_address, grpc_address) = (kafka.local_addr()?, grpc.local_addr()?);
+    let grpc_address = grpc.local_addr()?;
+    let endpoints: Vec<_> = doors.iter().map(|d| d.endpoint.clone()).collect();
+    let kafka_addresses = doors.iter().map(|d| d.bound).collect();
     let (paths, me, record) = (config.log_dirs.clone(), config.node_id, events.clone());
     let logs = tokio::task::spawn_blocking(move || Logs::load(&paths, me, record)).await??;
 
@@ -99,11 +99,11 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
     let (lease_sender, lease) = watch::channel(Lease::INITIAL);
     let (want_shutdown, shutdown_wanted) = watch::channel(false);
 
-    let grpc_server = serve_grpc(&node, events, grpc, serving.clone());
+    let grpc_server = services::serve_nodes(&node, grpc, serving.clone());
     let registrar = Registrar {
         node: node.clone(),
         incarnation: Incarnation(uuid::Uuid::new_v4()),
-        kafka_address,
+        endpoints,
         grpc_address,
     };
     let heartbeats = Heartbeats {
@@ -118,7 +118,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         heartbeats,
         lease.clone(),
         Serving {
-            kafka,
+            doors,
             stop: serving.clone(),
         },
         belonging.clone(),
@@ -133,7 +133,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
     ];
     Ok(Broker {
         node,
-        kafka_address,
+        kafka_addresses,
         grpc_address,
         lease,
         want_shutdown,
@@ -152,50 +152,60 @@ async fn bind(property: &str, address: SocketAddr) -> anyhow::Result<TcpListener
     })
 }
 
-/// Calls under way on one connection. A consumer follows every partition with one of its own; beyond the limit it would wait,
-/// without a word, for the end of others that never end.
-const MAX_STREAMS: u32 = 100_000;
+/// A bound listener, and what its clients are told.
+struct Door {
+    endpoint: v1::Listener,
+    bound: SocketAddr,
+    socket: TcpListener,
+}
 
-fn serve_grpc(
-    node: &Arc<Node>,
-    events: EventLog,
-    listener: TcpListener,
-    stop: CancellationToken,
-) -> impl Future<Output = ()> + use<> {
-    let replica = ReplicaServer::new(ReplicaService::new(node.partitions.clone()))
-        .max_decoding_message_size(MESSAGE_LIMIT)
-        .max_encoding_message_size(MESSAGE_LIMIT);
-    let log =
-        LogServer::new(LogService::new(node.clone())).max_decoding_message_size(MESSAGE_LIMIT);
-    let server = Server::builder()
-        .max_frame_size(FRAME_SIZE)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .max_concurrent_streams(MAX_STREAMS)
-        // A peer that vanished without a word leaves nothing behind.
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
-        .add_service(replica)
-        .add_service(log)
-        .add_service(EventsServer::new(events));
-    async move {
-        // Without this an answer waits for the acknowledgement of the one before, up to 40 ms; the server's own setting does
-        // not reach connections that it did not accept itself.
-        let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
-        // Long-lived streams do not end by themselves, so the stop is not a graceful one.
-        tokio::select! {
-            served = server.serve_with_incoming(connections) => if let Err(error) = served {
-                tracing::error!(%error, "the gRPC services ended");
-            },
-            () = stop.cancelled() => {}
-        }
+impl Door {
+    async fn open(listener: &listeners::Listener) -> anyhow::Result<Self> {
+        let socket = bind("listeners", listener.listen).await?;
+        let bound = socket.local_addr()?;
+        let told = listener.advertised.clone();
+        let (host, port) = told.unwrap_or_else(|| (bound.ip().to_string(), bound.port()));
+        let endpoint = v1::Listener {
+            name: listener.name.clone(),
+            host,
+            port: port.into(),
+        };
+        Ok(Self {
+            endpoint,
+            bound,
+            socket,
+        })
     }
 }
 
 /// What is served once the broker belongs to the cluster.
 struct Serving {
-    kafka: TcpListener,
+    doors: Vec<Door>,
     stop: CancellationToken,
+}
+
+impl Serving {
+    /// Serves clients until the stop. Those of the SDK are let go at once, with their streams that never end by themselves.
+    async fn run(self, node: Arc<Node>) {
+        let mut guests = JoinSet::new();
+        let open = |door: Door| {
+            let name: Arc<str> = door.endpoint.name.into();
+            let (sender, receiver) = mpsc::channel(GUESTS);
+            guests.spawn(services::serve_guests(
+                &node,
+                name.clone(),
+                receiver,
+                self.stop.clone(),
+            ));
+            kafka::Listener {
+                name,
+                socket: door.socket,
+                guests: sender,
+            }
+        };
+        let listeners = self.doors.into_iter().map(open).collect();
+        kafka::serve(listeners, node.clone(), self.stop.clone()).await;
+    }
 }
 
 /// Registers, then keeps the lease and follows the metadata until `stop`.
@@ -215,13 +225,13 @@ async fn belong(
     let clients = tokio::spawn({
         let node = node.clone();
         async move {
-            if serving
-                .stop
+            let stop = serving.stop.clone();
+            if stop
                 .run_until_cancelled(node.applied(node.membership.epoch().0))
                 .await
                 .is_some()
             {
-                kafka::serve(serving.kafka, node, serving.stop).await;
+                serving.run(node).await;
             }
         }
     });
@@ -251,7 +261,7 @@ async fn belong(
 struct Registrar {
     node: Arc<Node>,
     incarnation: Incarnation,
-    kafka_address: SocketAddr,
+    endpoints: Vec<v1::Listener>,
     grpc_address: SocketAddr,
 }
 
@@ -292,22 +302,11 @@ impl Registrar {
 
     fn request(&self) -> RegisterRequest {
         let config = &self.node.config;
-        let bound = || {
-            (
-                self.kafka_address.ip().to_string(),
-                self.kafka_address.port(),
-            )
-        };
-        let (host, port) = config.kafka_advertised.clone().unwrap_or_else(bound);
         RegisterRequest {
             broker_id: self.node.me().0,
             cluster_id: self.node.logs.cluster_id().unwrap_or_default(),
             incarnation: bytes::Bytes::copy_from_slice(self.incarnation.0.as_bytes()),
-            listeners: vec![Listener {
-                name: "PLAINTEXT".into(),
-                host,
-                port: port.into(),
-            }],
+            listeners: self.endpoints.clone(),
             grpc_address: config
                 .grpc_advertised
                 .clone()
@@ -326,9 +325,9 @@ impl Registrar {
 }
 
 impl Broker {
-    /// Where Kafka clients connect.
-    pub fn kafka_address(&self) -> SocketAddr {
-        self.kafka_address
+    /// Where clients connect: each listener's address.
+    pub fn kafka_addresses(&self) -> &[SocketAddr] {
+        &self.kafka_addresses
     }
 
     /// Where the gRPC services are.

@@ -25,7 +25,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Parser, Debug)]
 #[command(
     name = "epoka",
-    version,
+    version = env!("EPOKA_VERSION"),
     propagate_version = true,
     after_help = "Begin with `epoka up`, and `epoka watch` in another shell.
 Exit codes: 0 done; 1 it was found wrong or refused; 2 the command line or a configuration was wrong."

@@ -1,15 +1,16 @@
-//! A steady stream of stamped records through the SDK, with the books kept: what `demo` breaks clusters under.
+//! A steady stream of stamped records through the SDK, with the books kept: what `demo` and `verify` break clusters under.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use epoka_client::{Client, Producer, ProducerConfig, ProducerRecord, Record, Start};
-use epoka_proto::ids::TopicPartition;
+use epoka_proto::ids::{Offset, TopicPartition};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::audit::{Audit, Report};
+use crate::audit::{Audit, Report, Stamp};
 use crate::failure::{Failure, Outcome};
 
 /// Settings of a load.
@@ -25,9 +26,22 @@ pub struct LoadConfig {
     pub producer: ProducerConfig,
 }
 
+/// The longest time between two acknowledgements of a partition's records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// The partition.
+    pub partition: TopicPartition,
+    /// How long; the time since the last one counts.
+    pub longest: Duration,
+}
+
+/// When each partition last had a record acknowledged, and the longest time it had none.
+type Acknowledgements = BTreeMap<TopicPartition, (Instant, Duration)>;
+
 /// A load under way.
 pub struct Load {
     audit: Arc<Mutex<Audit>>,
+    acknowledged: Arc<Mutex<Acknowledgements>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -38,8 +52,20 @@ impl Load {
         let audit = Arc::new(Mutex::new(Audit::new(run)));
         let stop = watch::Sender::new(false);
         let producer = client.producer(config.producer.clone());
-        let task = tokio::spawn(send(producer, config, audit.clone(), stop.subscribe()));
-        Self { audit, stop, task }
+        let now = Instant::now();
+        let begun = config.partitions.iter().map(|p| (p.clone(), (now, Duration::ZERO)));
+        let acknowledged = Arc::new(Mutex::new(begun.collect()));
+        let books = Books {
+            audit: audit.clone(),
+            acknowledged: acknowledged.clone(),
+        };
+        let task = tokio::spawn(send(producer, config, books, stop.subscribe()));
+        Self {
+            audit,
+            acknowledged,
+            stop,
+            task,
+        }
     }
 
     /// How many records were acknowledged so far.
@@ -48,6 +74,19 @@ impl Load {
             .lock()
             .expect("nothing panics under it")
             .acked_so_far()
+    }
+
+    /// The longest time that each partition went without an acknowledgement so far.
+    pub fn silences(&self) -> Vec<Silence> {
+        let now = Instant::now();
+        let acknowledged = self.acknowledged.lock().expect("nothing panics under it");
+        acknowledged
+            .iter()
+            .map(|(partition, (last, longest))| Silence {
+                partition: partition.clone(),
+                longest: (*longest).max(now - *last),
+            })
+            .collect()
     }
 
     /// Stops sending, waits until the fate of every record is known, and gives the books.
@@ -64,10 +103,32 @@ impl Load {
     }
 }
 
+/// Where the outcome of every record is entered.
+#[derive(Clone)]
+struct Books {
+    audit: Arc<Mutex<Audit>>,
+    acknowledged: Arc<Mutex<Acknowledgements>>,
+}
+
+impl Books {
+    fn acked(&self, stamp: &Stamp, partition: &TopicPartition, offset: Offset) {
+        self.audit
+            .lock()
+            .expect("nothing panics under it")
+            .acked(stamp, offset);
+        let mut acknowledged = self.acknowledged.lock().expect("nothing panics under it");
+        if let Some((last, longest)) = acknowledged.get_mut(partition) {
+            let now = Instant::now();
+            *longest = (*longest).max(now - *last);
+            *last = now;
+        }
+    }
+}
+
 async fn send(
     producer: Producer,
     config: LoadConfig,
-    audit: Arc<Mutex<Audit>>,
+    books: Books,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut rounds = interval(config.every);
@@ -84,7 +145,8 @@ async fn send(
             .iter()
             .flat_map(|p| std::iter::repeat_n(p, config.per_round))
         {
-            let (stamp, value) = audit
+            let (stamp, value) = books
+                .audit
                 .lock()
                 .expect("nothing panics under it")
                 .enter(partition);
@@ -94,15 +156,12 @@ async fn send(
             let Ok(delivery) = producer.send(record).await else {
                 continue;
             };
-            let audit = audit.clone();
+            let (books, partition) = (books.clone(), partition.clone());
             deliveries.spawn(async move {
                 match delivery.await {
                     Ok(delivered) => {
                         if let Some(offset) = delivered.offset {
-                            audit
-                                .lock()
-                                .expect("nothing panics under it")
-                                .acked(&stamp, offset);
+                            books.acked(&stamp, &partition, offset);
                         }
                     }
                     Err(error) => tracing::debug!(%error, "a record was not acknowledged"),

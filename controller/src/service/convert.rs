@@ -93,7 +93,7 @@ pub(super) fn proposal(item: v1::AlterPartitionItem) -> Result<IsrProposal, Stat
     })
 }
 
-pub(super) fn new_topic(topic: v1::NewTopic) -> NewTopic {
+pub(crate) fn new_topic(topic: v1::NewTopic) -> NewTopic {
     let count = |n: i32| (n != -1).then_some(n);
     let assignment = |a: v1::ReplicaAssignment| (a.partition, broker_ids(&a.broker_ids));
     NewTopic {

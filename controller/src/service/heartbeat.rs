@@ -143,6 +143,7 @@ impl Lease {
             is_caught_up: is_caught_up(&registration, &beat),
             is_fenced: registration.fenced,
             should_shut_down: next == Next::ShutDownNow,
+            topics_pending: self.shared.declared.pending_for(beat.metadata_offset),
         };
         self.answers.send(Ok(response)).await.is_ok()
     }
@@ -154,6 +155,7 @@ impl Lease {
             is_caught_up: false,
             is_fenced: true,
             should_shut_down: false,
+            topics_pending: String::new(),
         };
         let _ = self.answers.send(Ok(response)).await;
         false

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::shared::Shared;
 
+pub(crate) use convert::new_topic;
 pub(crate) use quorum::QuorumService;
 
 /// A stream of answers.

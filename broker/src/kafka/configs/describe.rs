@@ -221,10 +221,14 @@ fn setting(config: &BrokerConfig, name: &str) -> Option<String> {
             let paths = config.log_dirs.iter().map(|p| p.display().to_string());
             paths.collect::<Vec<_>>().join(",")
         }
-        "listeners" => format!("PLAINTEXT://{}", config.kafka_listen),
+        "listeners" => {
+            let all = config.listeners.iter();
+            let all = all.map(|l| format!("{}://{}", l.name, l.listen));
+            all.collect::<Vec<_>>().join(",")
+        }
         "advertised.listeners" => {
-            let (host, port) = config.kafka_advertised.as_ref()?;
-            format!("PLAINTEXT://{host}:{port}")
+            let told = config.listeners.iter().filter_map(|l| l.advertised_text());
+            Some(told.collect::<Vec<_>>().join(",")).filter(|t| !t.is_empty())?
         }
         "controller.quorum.bootstrap.servers" => config.controllers.join(","),
         "epoka.grpc.listener" => config.grpc_listen.to_string(),

@@ -25,6 +25,7 @@ const FIELDS_LEN: usize = 64;
 /// Encodes what the partitions said, handing their records on. With a `refusal`, versions that can say it once do.
 pub(super) fn answer(
     call: &Call,
+    listener: &str,
     image: &Image,
     refusal: Option<ErrorCode>,
     fetch: &mut Fetch,
@@ -63,7 +64,7 @@ pub(super) fn answer(
         out.no_tags();
     }
     if version >= ENDPOINTS_SINCE && !hints.is_empty() {
-        out.endpoints(&hinted(image, hints.into_iter()));
+        out.endpoints(&hinted(image, listener, hints.into_iter()));
     } else {
         out.no_tags();
     }

@@ -91,7 +91,12 @@ struct Fetch {
 }
 
 /// Answers once there are enough bytes to read, there is something else to say, or the time is up (L-42).
-pub(super) async fn answer(node: &Node, call: &Call, request: FetchRequest) -> Response {
+pub(super) async fn answer(
+    node: &Node,
+    listener: &str,
+    call: &Call,
+    request: FetchRequest,
+) -> Response {
     let start = Instant::now();
     let max_wait = Duration::from_millis(request.max_wait_ms.max(0).unsigned_abs().into());
     let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0);
@@ -106,7 +111,8 @@ pub(super) async fn answer(node: &Node, call: &Call, request: FetchRequest) -> R
                 .await;
         }
     }
-    encode::answer(call, &node.image(), refusal, &mut fetch, read_committed)
+    let image = node.image();
+    encode::answer(call, listener, &image, refusal, &mut fetch, read_committed)
 }
 
 /// Why the request as a whole is refused, if it is.

@@ -20,7 +20,7 @@ pub struct ClusterArgs {
         env = "EPOKA_DATA_DIR"
     )]
     pub data_dir: PathBuf,
-    /// gRPC addresses (host:port,...) of brokers of any cluster, instead of a directory.
+    /// Addresses (host:port,...) of brokers of any cluster, as Kafka clients take them, instead of a directory.
     #[arg(
         long,
         value_name = "ADDRESSES",
@@ -39,7 +39,7 @@ impl ClusterArgs {
         if !self.bootstrap.is_empty() {
             return Client::connect(self.bootstrap.clone()).await.map_err(|e| match e {
                 Error::Unreachable { addresses, reason } => Failure::wrong(format!(
-                    "no broker answered at {addresses}: {reason}; --bootstrap takes the gRPC addresses that `epoka status` shows"
+                    "no broker answered at {addresses}: {reason}; --bootstrap takes what Kafka clients take, such as 127.0.0.1:9092"
                 )),
                 other => other.into(),
             });

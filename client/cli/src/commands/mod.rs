@@ -3,11 +3,14 @@
 mod act;
 mod consume;
 mod demo;
+mod follow;
+mod health;
 mod produce;
 mod started;
 mod status;
 mod topic;
 mod up;
+mod verify;
 mod view;
 mod watch;
 
@@ -53,6 +56,10 @@ pub enum Command {
     Produce(produce::ProduceArgs),
     /// Print records of a topic.
     Consume(consume::ConsumeArgs),
+    /// Write, keep the books while you break what you like, and say what was lost.
+    Verify(verify::VerifyArgs),
+    /// Say whether a node does its work, for health checks.
+    Health(health::HealthArgs),
     /// Run one broker in the foreground.
     #[command(after_help = "Example:
   epoka broker --set node.id=1 --set log.dirs=/var/lib/epoka --set controller.quorum.bootstrap.servers=10.0.0.9:9093 \\
@@ -69,7 +76,7 @@ EPOKA_LOG_DIRS sets log.dirs, and so on; --set overrides it, and it overrides --
 impl Command {
     /// Whether it serves others and wants every core.
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Broker(_) | Self::Controller(_) | Self::Demo(_))
+        matches!(self, Self::Broker(_) | Self::Controller(_) | Self::Demo(_) | Self::Verify(_))
     }
 
     /// Whether it is a server process, whose log is worth keeping.
@@ -95,6 +102,8 @@ impl Command {
             Self::Topic(args) => topic::run(args).await,
             Self::Produce(args) => produce::run(args).await,
             Self::Consume(args) => consume::run(args).await,
+            Self::Verify(args) => verify::run(args).await,
+            Self::Health(args) => health::run(args).await,
             Self::Broker(args) => node::run_broker(args).await,
             Self::Controller(args) => node::run_controller(args).await,
         }

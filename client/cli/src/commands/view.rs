@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use epoka_client::{Client, ClientConfig, Metadata, Partition, ReplicaState};
+use epoka_client::{Broker, Client, ClientConfig, Metadata, Partition, ReplicaState};
 use epoka_proto::ids::{BrokerId, TopicPartition};
 use epoka_proto::v1::Process;
 use futures::future::join_all;
@@ -75,10 +75,17 @@ impl View {
             all.map(|(n, p)| self.partition_json(&n, p))
                 .collect::<Vec<_>>()
         });
+        let brokers = self.metadata.as_ref().map(|m| {
+            let describe = |(id, b): (&BrokerId, &Broker)| {
+                json!({"id": id.0, "kafka": b.kafka, "standing": standing(b)})
+            };
+            m.brokers.iter().map(describe).collect::<Vec<_>>()
+        });
         json!({
             "bootstrap": self.bootstrap,
             "cluster_id": self.metadata.as_ref().map(|m| &m.cluster_id),
             "processes": processes,
+            "brokers": brokers,
             "partitions": partitions,
         })
     }
@@ -125,6 +132,14 @@ impl View {
         let Some(metadata) = &self.metadata else {
             return out;
         };
+        if self.processes.is_empty() {
+            let brokers = metadata.brokers.iter();
+            let rows = brokers.map(|(id, b)| {
+                vec![format!("broker {id}"), b.kafka.clone(), standing(b).to_owned()]
+            });
+            out += &table(&["broker", "address", "standing"], rows.collect());
+            out.push('\n');
+        }
         let partitions = metadata
             .partitions()
             .filter(|(name, _)| only.is_none_or(|o| o == name));
@@ -147,12 +162,7 @@ impl View {
     fn process_row(&self, process: &Process) -> Vec<String> {
         let broker = (process.kind == "broker")
             .then(|| self.metadata.as_ref()?.brokers.get(&BrokerId(process.id)));
-        let standing = match broker.flatten() {
-            Some(b) if b.fenced => "fenced",
-            Some(b) if b.shutting_down => "shutting down",
-            Some(_) => "serving",
-            None => "",
-        };
+        let standing = broker.flatten().map_or("", standing);
         vec![
             format!("{} {}", process.kind, process.id),
             process.state.clone(),
@@ -212,6 +222,15 @@ impl View {
                 held.and_then(|r| r.iter().find(|r| r.partition == *name)),
             )
         })
+    }
+}
+
+/// What a broker is in the cluster, as its brokers know.
+fn standing(broker: &Broker) -> &'static str {
+    match (broker.fenced, broker.shutting_down) {
+        (true, _) => "fenced",
+        (false, true) => "shutting down",
+        (false, false) => "serving",
     }
 }
 

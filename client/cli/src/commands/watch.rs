@@ -5,19 +5,16 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::Args;
-use epoka_client::Connections;
-use epoka_client::events::Collector;
 use epoka_proto::ids::TopicPartition;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::follow::follow;
 use super::view::View;
 use crate::cluster::ClusterArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::node::StopSignal;
 use crate::timeline::{Line, Teller, next_events};
 
-/// How long an event is held back for an earlier one from another node.
-const WINDOW: Duration = Duration::from_millis(60);
 /// How often the state is asked for on a terminal.
 const REFRESH: Duration = Duration::from_millis(500);
 /// Lines of the timeline kept on a terminal.
@@ -58,8 +55,7 @@ pub fn partition(text: &str) -> Result<TopicPartition, String> {
 /// There is no cluster to watch.
 pub async fn run(args: WatchArgs) -> Outcome {
     let mut stop = StopSignal::new()?;
-    let sources = sources(&args.cluster).await?;
-    let mut collector = Collector::new(&Connections::default(), sources, WINDOW);
+    let mut collector = follow(&args.cluster).await?;
     let mut teller = Teller::only(args.partition.clone());
     let screen = std::io::stdout().is_terminal() && !args.json;
     let mut told: VecDeque<Line> = VecDeque::new();
@@ -87,25 +83,6 @@ pub async fn run(args: WatchArgs) -> Outcome {
             return Ok(());
         }
     }
-}
-
-/// Everybody who has events to tell.
-async fn sources(cluster: &ClusterArgs) -> Outcome<Vec<String>> {
-    if cluster.bootstrap.is_empty() {
-        let (description, _) = cluster.processes().await?;
-        return Ok(description.event_sources());
-    }
-    let client = cluster.client().await?;
-    let brokers = client
-        .metadata()
-        .brokers
-        .values()
-        .map(|b| b.grpc.clone())
-        .collect::<Vec<_>>();
-    if brokers.is_empty() {
-        return Err(Failure::wrong("the cluster has no brokers to watch"));
-    }
-    Ok(brokers)
 }
 
 /// `false` when nobody reads any more.

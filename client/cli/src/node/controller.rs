@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use epoka_controller::ControllerConfig;
 use epoka_proto::config::{TOPIC_KEYS, nearest, topic_key};
+use epoka_proto::v1;
 
 use super::properties::Properties;
+use crate::topic_spec::TopicSpec;
 
 /// The settings that concern the controller itself: name, default, meaning.
 pub const KEYS: &[(&str, &str, &str)] = &[
@@ -36,6 +38,11 @@ pub const KEYS: &[(&str, &str, &str)] = &[
         "epoka.stream.grace.ms",
         "30",
         "How long a broker whose heartbeat stream broke may take to open another.",
+    ),
+    (
+        "epoka.topics",
+        "",
+        "Topics to make where they are missing, once enough brokers serve: NAME:PARTITIONS:RF[:key=value,...], separated by semicolons.",
     ),
     (
         "auto.leader.rebalance.enable",
@@ -107,6 +114,7 @@ pub fn from_properties(properties: &Properties) -> Result<ControllerConfig, Stri
         }
     };
     config.initial_configs = cluster_defaults(properties)?;
+    config.topics = topics(text("epoka.topics"))?;
     Ok(config)
 }
 
@@ -146,6 +154,19 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .ok()
         .and_then(|mut found| found.next());
     resolved.ok_or_else(|| format!("listeners is `{text}`, which is not CONTROLLER://HOST:PORT"))
+}
+
+fn topics(text: &str) -> Result<Vec<v1::NewTopic>, String> {
+    let specs = text.split(';').map(str::trim).filter(|t| !t.is_empty());
+    let topics: Vec<_> = specs
+        .map(|spec| spec.parse::<TopicSpec>().map_err(|e| format!("epoka.topics: {e}")))
+        .map(|spec| spec.map(|TopicSpec(topic)| v1::NewTopic::from(topic)))
+        .collect::<Result<_, _>>()?;
+    let repeated = (1..topics.len()).find(|&i| topics[..i].iter().any(|t| t.name == topics[i].name));
+    match repeated {
+        Some(i) => Err(format!("epoka.topics names {} twice", topics[i].name)),
+        None => Ok(topics),
+    }
 }
 
 fn voters(text: &str) -> Result<Vec<(i32, String)>, String> {
@@ -190,8 +211,15 @@ mod tests {
             ("min.insync.replicas", "2"),
             ("log.segment.bytes", "1048576"),
             ("num.partitions", "3"),
+            ("epoka.topics", "orders:3:3:min.insync.replicas=2; audit:1:1;"),
         ])
         .expect("complete");
+        let topics: Vec<_> = config
+            .topics
+            .iter()
+            .map(|t| (t.name.as_str(), t.partitions, t.replication_factor, t.configs.len()))
+            .collect();
+        assert_eq!(topics, [("orders", 3, 3, 1), ("audit", 1, 1, 0)]);
         assert_eq!(config.listen.port(), 7001);
         assert_eq!(config.voters[1], (2, "127.0.0.1:7002".to_owned()));
         assert_eq!(config.session_timeout, Duration::from_secs(9));
@@ -223,6 +251,8 @@ mod tests {
             ),
             ("min.insync.replicas", "none", "min.insync.replicas"),
             ("num.partitions", "0", "1 or more"),
+            ("epoka.topics", "orders", "epoka.topics: `orders`"),
+            ("epoka.topics", "a:1:1;a:2:1", "names a twice"),
             ("auto.leader.rebalance.enable", "yes", "true or false"),
         ] {
             let error = read(&[(key, value)]).expect_err(key);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use epoka_broker::BrokerConfig;
+use epoka_controller::ControllerConfig;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
@@ -66,18 +67,36 @@ fn raise_file_limit() {
     }
 }
 
+/// A broker's settings.
+///
+/// # Errors
+/// One of them is wrong.
+pub fn broker_config(args: &NodeArgs) -> Outcome<BrokerConfig> {
+    let mut properties = args.properties()?;
+    let known = epoka_broker::config::KEYS.iter().map(|k| k.name);
+    drop_meaningless(&mut properties, known, "broker");
+    BrokerConfig::from_properties(&properties).map_err(Failure::usage)
+}
+
+/// A controller's settings.
+///
+/// # Errors
+/// One of them is wrong.
+pub fn controller_config(args: &NodeArgs) -> Outcome<ControllerConfig> {
+    let mut properties = args.properties()?;
+    drop_meaningless(&mut properties, controller::names(), "controller");
+    controller::from_properties(&properties).map_err(Failure::usage)
+}
+
 /// Runs a broker until it is asked to stop.
 pub async fn run_broker(args: NodeArgs) -> Outcome {
     args.tie_to_supervisor()?;
     raise_file_limit();
     let mut stop = StopSignal::new()?;
-    let mut properties = args.properties()?;
-    let known = epoka_broker::config::KEYS.iter().map(|k| k.name);
-    drop_meaningless(&mut properties, known, "broker");
-    let config = BrokerConfig::from_properties(&properties).map_err(Failure::usage)?;
+    let config = broker_config(&args)?;
     let id = config.node_id;
     let mut broker = epoka_broker::start(config).await?;
-    tracing::info!(%id, kafka = %broker.kafka_address(), grpc = %broker.grpc_address(), "broker started");
+    tracing::info!(%id, listeners = ?broker.kafka_addresses(), grpc = %broker.grpc_address(), "broker started");
     let failure = tokio::select! {
         () = stop.received() => None,
         error = broker.failed() => Some(error),
@@ -102,9 +121,7 @@ pub async fn run_broker(args: NodeArgs) -> Outcome {
 pub async fn run_controller(args: NodeArgs) -> Outcome {
     args.tie_to_supervisor()?;
     let mut stop = StopSignal::new()?;
-    let mut properties = args.properties()?;
-    drop_meaningless(&mut properties, controller::names(), "controller");
-    let config = controller::from_properties(&properties).map_err(Failure::usage)?;
+    let config = controller_config(&args)?;
     let id = config.id;
     let controller = epoka_controller::start(config).await?;
     tracing::info!(id, address = %controller.local_addr(), "controller started");
