@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use epoka_client::Connections;
 use epoka_client::events::Collector;
+use epoka_client::timeline::{Line, Teller, next_events};
 use epoka_proto::ids::TopicPartition;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -14,7 +15,6 @@ use super::view::View;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::node::StopSignal;
-use crate::timeline::{Line, Teller, next_events};
 
 /// How long an event is held back for an earlier one from another node.
 const WINDOW: Duration = Duration::from_millis(60);
