@@ -1,6 +1,6 @@
-//! The Rust SDK: producer, consumer, administration and event streams over a cluster's gRPC services. What lives here is
-//! what a client decides for itself: whom to ask, when to ask again, in which order records leave. It never sees a
-//! broker's or a controller's code.
+//! The Rust SDK over a cluster's gRPC services: producer, consumer, administration, event streams and the timeline told of
+//! them. What lives here is what a client decides for itself: whom to ask, when to ask again, in which order records leave.
+//! It never sees a broker's or a controller's code.
 //!
 //! ```no_run
 //! use epoka_client::{Client, NewTopic, ProducerConfig, ProducerRecord, Start};
@@ -31,6 +31,7 @@ mod error;
 pub mod events;
 mod metadata;
 mod producer;
+pub mod timeline;
 
 pub use admin::{Admin, CreatedTopic, NewTopic, ReplicaState};
 pub use client::{Client, ClientConfig};

@@ -69,7 +69,10 @@ mod tests {
             min_isr: 2,
             recovery: Recovery::Recovered,
             elr: Vec::new(),
+            last_known_elr: Vec::new(),
             offline: Vec::new(),
+            adding: Vec::new(),
+            removing: Vec::new(),
         };
         let topic = Topic {
             id: TopicId::random(),

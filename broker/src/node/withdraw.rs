@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, PartitionId};
-use epoka_proto::metadata::Assignment;
-use epoka_proto::v1::{WithdrawRequest, Withdrawal};
+use epoka_proto::ids::{BrokerEpoch, BrokerId, PartitionId, TopicPartition};
+use epoka_proto::metadata::{Assignment, Image};
+use epoka_proto::v1::event::Kind;
+use epoka_proto::v1::{Note, WithdrawRequest, Withdrawal};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +17,9 @@ use super::Node;
 
 /// How often failed replicas are looked for, besides at once when one fails: a metadata change may have given one a role again.
 const CHECK: Duration = Duration::from_secs(1);
+
+/// Partitions that are named in a sentence; more are counted.
+const NAMED: usize = 5;
 
 /// Withdraws failed replicas until `stop`.
 pub async fn run(node: Arc<Node>, stop: CancellationToken) {
@@ -55,6 +59,7 @@ async fn settle(node: &Node, epoch: BrokerEpoch) -> bool {
         return false;
     }
     if begins {
+        tell_of_absent(node);
         // What is fetched from now on is not lost.
         node.absent.lock().clear();
         node.membership.set_vetted(epoch);
@@ -87,6 +92,53 @@ fn lost(node: &Node) -> Vec<Withdrawal> {
         counts(assignment, me).then(|| withdrawal(id, assignment, true))
     });
     lost.collect()
+}
+
+/// Says that replicas had no files when this process began: usually a directory that was lost, or replaced by an empty one.
+fn tell_of_absent(node: &Node) {
+    let (image, me) = (node.image(), node.me());
+    let absent = node.absent.lock();
+    let absent: Vec<_> = absent.iter().copied().collect();
+    let Some(text) = of_absent(me, &image, &absent) else {
+        return;
+    };
+    tracing::warn!("{text}");
+    node.events().push(Kind::Note(Note { text }));
+}
+
+/// What is to be said of replicas without files, if there are any.
+fn of_absent(me: BrokerId, image: &Image, absent: &[PartitionId]) -> Option<String> {
+    let known = absent.iter().filter_map(|&id| {
+        let name = &image.topics.get(&id.topic)?.name;
+        let assignment = image.assignment(id)?;
+        Some((TopicPartition::new(&**name, id.partition), assignment))
+    });
+    // Nobody else can stand in: it is waited for.
+    let (waiting, copied): (Vec<_>, Vec<_>) =
+        known.partition(|(_, a)| a.leader.is_none() && counts(a, me));
+    let named = |partitions: &[(TopicPartition, &Arc<Assignment>)]| {
+        let names = partitions.iter().take(NAMED).map(|(name, _)| name.to_string());
+        let names = names.collect::<Vec<_>>().join(", ");
+        match partitions.len().saturating_sub(NAMED) {
+            0 => names,
+            more => format!("{names} and {more} more"),
+        }
+    };
+    let mut told = Vec::new();
+    if !copied.is_empty() {
+        told.push(format!(
+            "has no files of {}: its directory is new or was lost; they are copied from their leaders",
+            named(&copied)
+        ));
+    }
+    if !waiting.is_empty() {
+        told.push(format!(
+            "has no files of {}, and nobody else holds all that was acknowledged there: stop this broker, put its directory \
+             back and start it, or accept the loss with an unclean election (kafka-leader-election.sh --election-type unclean)",
+            named(&waiting)
+        ));
+    }
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// Whether this broker's replica might be elected for what it holds.
@@ -125,8 +177,8 @@ async fn withdraw(node: &Node, epoch: BrokerEpoch, partitions: Vec<Withdrawal>) 
 
 #[cfg(test)]
 mod tests {
-    use epoka_proto::ids::{LeaderEpoch, PartitionEpoch};
-    use epoka_proto::metadata::Recovery;
+    use epoka_proto::ids::{LeaderEpoch, PartitionEpoch, TopicId};
+    use epoka_proto::metadata::{Recovery, Topic};
 
     use super::*;
 
@@ -159,6 +211,36 @@ mod tests {
             let found = is_news(&assignment(&[2], &[], &[], offline), BrokerId(who));
             assert_eq!(found, expected, "broker {who}, offline {offline:?}");
         }
+    }
+
+    #[test]
+    fn what_has_no_files_is_told_with_what_comes_of_it() {
+        let led = Assignment {
+            leader: Some(BrokerId(2)),
+            ..assignment(&[2], &[], &[], &[])
+        };
+        let topic = Topic {
+            id: TopicId::random(),
+            name: "orders".into(),
+            partitions: (0..)
+                .zip([led.clone(), assignment(&[], &[1], &[], &[]), led])
+                .map(|(n, a)| (n, Arc::new(a)))
+                .collect(),
+        };
+        let ids: Vec<_> = [0, 1, 2]
+            .map(|partition| PartitionId {
+                topic: topic.id,
+                partition,
+            })
+            .into();
+        let image = Image {
+            topics: [(topic.id, Arc::new(topic))].into(),
+            ..Image::default()
+        };
+        assert_eq!(of_absent(BrokerId(1), &image, &[]), None);
+        let told = of_absent(BrokerId(1), &image, &ids).expect("something to tell");
+        assert!(told.starts_with("has no files of orders-0, orders-2: "), "{told}");
+        assert!(told.contains("has no files of orders-1, and nobody else"), "{told}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The one binary: command line, local cluster, timeline, audit, and the server processes' entry. Everything it knows of a
+//! The one binary: command line, local cluster, audit, and the server processes' entry. Everything it knows of a
 //! running cluster it learns through the SDK, as any client does.
 
 #[macro_use]
@@ -11,7 +11,6 @@ pub mod failure;
 pub mod load;
 pub mod node;
 pub mod target;
-pub mod timeline;
 pub mod topic_spec;
 
 use std::io::IsTerminal as _;

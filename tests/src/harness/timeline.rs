@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use epoka::timeline::Teller;
 use epoka_client::Connections;
 use epoka_client::events::Collector;
+use epoka_client::timeline::Teller;
 use epoka_proto::v1::event::Kind;
 use epoka_proto::v1::{Event, Note};
 use tokio::task::JoinHandle;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use epoka_client::events::Collector;
+use epoka_client::timeline::{Teller, next_events};
 use epoka_client::{Client, Connections, Metadata, NewTopic, ProducerConfig};
 use epoka_proto::ids::{BrokerId, LeaderEpoch, TopicPartition};
 use epoka_proto::v1::Event;
@@ -19,7 +20,6 @@ use crate::failure::{Failure, Outcome};
 use crate::load::{Load, LoadConfig, check};
 use crate::node::StopSignal;
 use crate::target::Kind;
-use crate::timeline::{Teller, next_events};
 
 /// How often the leader is killed.
 const KILLS: usize = 3;

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use clap::Args;
 use epoka_client::NewTopic;
+use tokio::io::AsyncReadExt as _;
+use tokio::task::JoinHandle;
 
 use crate::cluster::{LocalCluster, Plan};
 use crate::failure::Outcome;
@@ -49,6 +51,9 @@ pub struct UpArgs {
     /// Start processes again that were killed or ended by themselves.
     #[arg(long)]
     pub restart: bool,
+    /// End, cleanly, when standard input does: for programs that start a cluster.
+    #[arg(long)]
+    pub with_stdin: bool,
     /// A setting for every node that knows it; cluster-wide defaults count only for a new cluster.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
@@ -67,7 +72,7 @@ fn controllers(text: &str) -> Result<i32, String> {
 /// # Errors
 /// The cluster cannot be started.
 pub async fn run(args: UpArgs, log_format: &str, begun: Instant) -> Outcome {
-    let mut stop = StopSignal::new()?;
+    let mut stop = Stop::new(args.with_stdin)?;
     let plan = Plan {
         directory: args.data_dir,
         brokers: args.brokers,
@@ -122,7 +127,41 @@ pub fn default_topic(cluster: &LocalCluster) -> NewTopic {
     )
 }
 
-async fn shut_down(cluster: &LocalCluster, stop: &mut StopSignal) {
+/// What ends the cluster: a signal, or the end of standard input where that counts.
+struct Stop {
+    signal: StopSignal,
+    /// Ends when standard input does.
+    input: Option<JoinHandle<()>>,
+}
+
+impl Stop {
+    fn new(with_stdin: bool) -> Outcome<Self> {
+        let signal = StopSignal::new()?;
+        let input = with_stdin.then(|| {
+            tokio::spawn(async {
+                let mut input = tokio::io::stdin();
+                let mut unread = [0; 1024];
+                // What cannot be read any more has ended too.
+                while matches!(input.read(&mut unread).await, Ok(1..)) {}
+            })
+        });
+        Ok(Self { signal, input })
+    }
+
+    /// Waits for the next of them. Cancel-safe.
+    async fn received(&mut self) {
+        let signal = self.signal.received();
+        let Some(input) = &mut self.input else {
+            return signal.await;
+        };
+        tokio::select! {
+            () = signal => {}
+            _ = input => self.input = None,
+        }
+    }
+}
+
+async fn shut_down(cluster: &LocalCluster, stop: &mut Stop) {
     eprintln!("stopping brokers, then controllers; Ctrl-C again kills them");
     tokio::select! {
         () = cluster.stop() => {}

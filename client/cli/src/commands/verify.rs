@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use epoka_client::events::Collector;
+use epoka_client::timeline::{Teller, next_events};
 use epoka_client::{Acks, ProducerConfig};
 use epoka_proto::ids::{TopicId, TopicPartition};
 use epoka_proto::v1::event::Kind;
@@ -23,7 +24,6 @@ use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::load::{Load, LoadConfig, Silence, check};
 use crate::node::StopSignal;
-use crate::timeline::{Teller, next_events};
 
 /// How long a record may take.
 const DELIVERY: Duration = Duration::from_secs(60);

@@ -5,6 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::Args;
+use epoka_client::timeline::{Line, Teller, next_events};
 use epoka_proto::ids::TopicPartition;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -13,7 +14,6 @@ use super::view::View;
 use crate::cluster::ClusterArgs;
 use crate::failure::Outcome;
 use crate::node::StopSignal;
-use crate::timeline::{Line, Teller, next_events};
 
 /// How often the state is asked for on a terminal.
 const REFRESH: Duration = Duration::from_millis(500);

@@ -1,5 +1,5 @@
 //! What happened, told in plain words with relative times. `teller` turns events into lines and is pure; gathering the
-//! events is the SDK's business, printing the lines the commands'.
+//! events is the business of [`crate::events`], printing the lines the caller's.
 
 mod teller;
 mod words;
@@ -8,9 +8,10 @@ pub use teller::{Line, Teller};
 
 use std::time::Duration;
 
-use epoka_client::events::Collector;
 use epoka_proto::v1::Event;
 use tokio::time::timeout;
+
+use crate::events::Collector;
 
 /// Events that arrive within this time of each other are told together.
 const TOGETHER: Duration = Duration::from_millis(15);

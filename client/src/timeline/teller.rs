@@ -24,9 +24,8 @@ const LONG_AGO_MICROS: i64 = 600_000_000;
 pub struct Line {
     /// The node's clock: milliseconds since the Unix epoch.
     pub unix_ms: i64,
-    /// Since the last incident.
-    #[serde(rename = "relative_ms")]
-    relative_ms: i64,
+    /// Milliseconds since the last incident.
+    pub relative_ms: i64,
     /// Who says so.
     pub node: String,
     /// What happened.
