@@ -125,8 +125,7 @@ impl BrokerConfig {
             &read.text("advertised.listeners")?,
         )?;
         let grpc_listen = read.address("epoka.grpc.listener")?;
-        let grpc_advertised =
-            Some(read.text("epoka.grpc.advertised")?).filter(|t| !t.is_empty());
+        let grpc_advertised = Some(read.text("epoka.grpc.advertised")?).filter(|t| !t.is_empty());
         if grpc_advertised.is_none() && grpc_listen.ip().is_unspecified() {
             return Err(format!(
                 "epoka.grpc.listener binds every address ({grpc_listen}), so other nodes must be told one that they can \

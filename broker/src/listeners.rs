@@ -45,8 +45,9 @@ pub fn read(listeners: &str, advertised: &str) -> Result<Vec<Listener>, String> 
         }
         read.push(Listener {
             name: name.to_owned(),
-            listen: socket_address(address)
-                .ok_or_else(|| format!("listeners has `{text}`, which is not NAME://ADDRESS:PORT"))?,
+            listen: socket_address(address).ok_or_else(|| {
+                format!("listeners has `{text}`, which is not NAME://ADDRESS:PORT")
+            })?,
             advertised: None,
         });
     }
@@ -80,7 +81,9 @@ pub fn read(listeners: &str, advertised: &str) -> Result<Vec<Listener>, String> 
         }
     }
     let told: Vec<_> = read.iter().filter_map(|l| l.advertised.as_ref()).collect();
-    if let Some((host, port)) = (1..told.len()).find_map(|i| told[..i].contains(&told[i]).then_some(told[i])) {
+    if let Some((host, port)) =
+        (1..told.len()).find_map(|i| told[..i].contains(&told[i]).then_some(told[i]))
+    {
         return Err(format!(
             "advertised.listeners has {host}:{port} twice; each listener is reached at an address of its own"
         ));
@@ -134,10 +137,16 @@ mod tests {
         )
         .expect("complete");
         let told: Vec<_> = read.iter().filter_map(Listener::advertised_text).collect();
-        assert_eq!(told, ["CONTAINERS://broker-1:19092", "HOST://127.0.0.1:9093"]);
+        assert_eq!(
+            told,
+            ["CONTAINERS://broker-1:19092", "HOST://127.0.0.1:9093"]
+        );
         assert_eq!(read[1].listen, SocketAddr::from(([0, 0, 0, 0], 9092)));
         let plain = super::read("127.0.0.1:9092", "").expect("complete");
-        assert_eq!((plain[0].name.as_str(), &plain[0].advertised), ("PLAINTEXT", &None));
+        assert_eq!(
+            (plain[0].name.as_str(), &plain[0].advertised),
+            ("PLAINTEXT", &None)
+        );
     }
 
     #[test]
@@ -156,7 +165,11 @@ mod tests {
             (both, "A://here:1,B://here:0", "not NAME://HOST:PORT"),
             (both, "A://here:1,B://here:1", "here:1 twice"),
             (both, "A://here:1,A://there:1", "names A twice"),
-            (both, "A://here:1,C://there:1", "listeners has no C, only A, B"),
+            (
+                both,
+                "A://here:1,C://there:1",
+                "listeners has no C, only A, B",
+            ),
         ] {
             let error = read(listeners, advertised).expect_err(advertised);
             assert!(error.contains(says), "{error}");

@@ -4,7 +4,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the binary is made of, from the root of the repository.
-const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "proto", "broker", "controller", "client"];
+const SOURCES: [&str; 6] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "proto",
+    "broker",
+    "controller",
+    "client",
+];
 
 fn main() {
     let root = Path::new("../..");
@@ -19,7 +26,8 @@ fn main() {
         }
     }
     let given = std::env::var("EPOKA_COMMIT").ok().filter(|c| !c.is_empty());
-    let commit = given.or_else(|| git(&["describe", "--always", "--abbrev=12", "--dirty=+changes"]));
+    let commit =
+        given.or_else(|| git(&["describe", "--always", "--abbrev=12", "--dirty=+changes"]));
     let version = env!("CARGO_PKG_VERSION");
     match commit {
         Some(commit) => println!("cargo:rustc-env=EPOKA_VERSION={version} ({commit})"),

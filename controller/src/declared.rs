@@ -129,7 +129,9 @@ async fn attempt(shared: &Shared) {
 /// What exists stays as it is.
 fn warn_of_other_shapes(topics: &[NewTopic], image: &Image) {
     for declared in topics {
-        let there = image.topic(&declared.name).map_or(0, |t| t.partitions.len());
+        let there = image
+            .topic(&declared.name)
+            .map_or(0, |t| t.partitions.len());
         if i32::try_from(there) != Ok(declared.partitions) {
             tracing::warn!(
                 "topic {} is declared with {} partitions and has {there}; `epoka topic grow` adds partitions",

@@ -110,7 +110,9 @@ impl Events for EventLog {
     ) -> Result<Response<Self::WatchStream>, Status> {
         use futures::StreamExt as _;
         if request.get_ref().of_controllers {
-            return Err(Status::unimplemented("only brokers pass on the events of controllers"));
+            return Err(Status::unimplemented(
+                "only brokers pass on the events of controllers",
+            ));
         }
         let events = self.follow(request.into_inner().after_sequence).map(Ok);
         Ok(Response::new(Box::pin(events)))

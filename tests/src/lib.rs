@@ -2,7 +2,6 @@
 
 pub mod chaos;
 pub mod docker;
-pub mod docker;
 pub mod harness;
 pub mod model;
 pub mod scenario;

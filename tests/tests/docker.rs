@@ -29,7 +29,11 @@ async fn kcat(arguments: &[&str], input: &str) -> Option<String> {
     drop(stdin);
     let output = timeout(PATIENCE, child.wait_with_output()).await;
     let output = output.expect("kcat ends").expect("kcat runs");
-    assert!(output.status.success(), "kcat {arguments:?}: {}", output.status);
+    assert!(
+        output.status.success(),
+        "kcat {arguments:?}: {}",
+        output.status
+    );
     Some(String::from_utf8(output.stdout).expect("text"))
 }
 
@@ -43,11 +47,18 @@ async fn each_broker_is_killed_in_turn_under_load_and_nothing_is_lost() {
         println!("{tool:?}: healthy after {} ms", cluster.took.as_millis());
         let bootstrap = cluster.bootstrap();
         if let Some(listed) = kcat(&["-b", &bootstrap, "-L"], "").await {
-            assert!(listed.contains("3 brokers") && listed.contains("topic \"orders\" with 3"), "{listed}");
+            assert!(
+                listed.contains("3 brokers") && listed.contains("topic \"orders\" with 3"),
+                "{listed}"
+            );
             let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
-            let to = ["-b", &bootstrap, "-P", "-t", "orders", "-p", "1", "-X", "acks=all"];
+            let to = [
+                "-b", &bootstrap, "-P", "-t", "orders", "-p", "1", "-X", "acks=all",
+            ];
             kcat(&to, &lines).await;
-            let from = ["-b", &bootstrap, "-C", "-t", "orders", "-p", "1", "-e", "-q"];
+            let from = [
+                "-b", &bootstrap, "-C", "-t", "orders", "-p", "1", "-e", "-q",
+            ];
             assert_eq!(kcat(&from, "").await.as_ref(), Some(&lines));
         }
         let verify = Verify::start(&cluster, &docker.image).await;
@@ -58,7 +69,10 @@ async fn each_broker_is_killed_in_turn_under_load_and_nothing_is_lost() {
             cluster.await_fenced(broker).await;
             written(&cluster).await;
             // A killed broker stays dead until it is started.
-            assert_eq!(cluster.inspect(&service, "{{.State.Status}}").await, "exited");
+            assert_eq!(
+                cluster.inspect(&service, "{{.State.Status}}").await,
+                "exited"
+            );
             cluster.act(&["start"], &service).await;
             cluster.await_whole().await;
         }
@@ -75,7 +89,10 @@ async fn each_broker_is_killed_in_turn_under_load_and_nothing_is_lost() {
             let told = |line: &String| line.contains(&gone) && line.contains("killed");
             assert!(outcome.timeline.iter().any(told), "{:#?}", outcome.timeline);
         }
-        let unavailable = outcome.timeline.iter().filter(|l| l.contains(": unavailable "));
+        let unavailable = outcome
+            .timeline
+            .iter()
+            .filter(|l| l.contains(": unavailable "));
         assert!(unavailable.count() >= 1, "{:#?}", outcome.timeline);
     }
 }
@@ -98,7 +115,10 @@ async fn a_stop_is_clean_and_loses_nothing() {
         cluster.await_whole().await;
     }
     cluster.act(&["stop", "--time", "30"], "controller-1").await;
-    assert_eq!(cluster.inspect("controller-1", "{{.State.ExitCode}}").await, "0");
+    assert_eq!(
+        cluster.inspect("controller-1", "{{.State.ExitCode}}").await,
+        "0"
+    );
     cluster.act(&["start"], "controller-1").await;
     cluster.await_whole().await;
     verify.finish().await.assert_clean();
@@ -129,7 +149,10 @@ async fn a_broker_that_is_paused_or_cut_off_is_fenced_and_comes_back() {
     docker(&["network", "disconnect", &network, &container]).await;
     cluster.await_fenced(cut).await;
     written(&cluster).await;
-    docker(&["network", "connect", "--alias", &service, &network, &container]).await;
+    docker(&[
+        "network", "connect", "--alias", &service, &network, &container,
+    ])
+    .await;
     cluster.await_whole().await;
     verify.finish().await.assert_clean();
 }
@@ -173,13 +196,17 @@ async fn a_broker_that_lost_its_volume_says_so_and_copies_everything_anew() {
     cluster.compose(&["up", "-d", "--no-deps", &service]).await;
     let metadata = cluster.await_whole().await;
     let said = cluster.logs(&service).await;
-    assert!(said.contains("no files") && said.contains("copied from their leaders"), "{said}");
+    assert!(
+        said.contains("no files") && said.contains("copied from their leaders"),
+        "{said}"
+    );
     verify.finish().await.assert_clean();
     // Whole again means that it holds what the others hold.
     let ends = async |broker: i32| {
         let held = cluster.client().admin().replicas(BrokerId(broker)).await;
         let held = held.expect("it answers").into_iter();
-        held.map(|r| (r.partition, r.log_end)).collect::<std::collections::BTreeMap<_, _>>()
+        held.map(|r| (r.partition, r.log_end))
+            .collect::<std::collections::BTreeMap<_, _>>()
     };
     assert_eq!(metadata.brokers.len(), 3);
     assert_eq!(ends(broker).await, ends(broker % 3 + 1).await);
@@ -191,13 +218,20 @@ async fn the_active_one_of_three_controllers_is_killed_and_another_takes_over() 
         return;
     };
     let cluster = Compose::up(&docker_there, docker_there.tools[0], Shape::Quorum).await;
-    println!("three controllers: healthy after {} ms", cluster.took.as_millis());
+    println!(
+        "three controllers: healthy after {} ms",
+        cluster.took.as_millis()
+    );
     let verify = Verify::start(&cluster, &docker_there.image).await;
     written(&cluster).await;
     let mut active = Vec::new();
     for n in 1..=3 {
         let service = format!("controller-{n}");
-        if cluster.logs(&service).await.contains("active controller cluster=") {
+        if cluster
+            .logs(&service)
+            .await
+            .contains("active controller cluster=")
+        {
             active.push(service);
         }
     }
@@ -222,36 +256,92 @@ async fn the_image_holds_a_binary_that_needs_nothing_and_refuses_what_cannot_wor
         return;
     };
     let image = docker_there.image.as_str();
-    let hard = ["--read-only", "--cap-drop", "ALL", "--user", "65532", "--network", "none"];
+    let hard = [
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+        "--user",
+        "65532",
+        "--network",
+        "none",
+    ];
     let size = docker(&["image", "inspect", "--format", "{{.Size}}", image]).await;
     println!("image: {size} bytes");
     assert!(size.parse::<u64>().expect("a number") < 64 << 20, "{size}");
     let version = docker(&[&["run", "--rm"], &hard[..], &[image, "--version"]].concat()).await;
-    assert!(version.starts_with("epoka ") && version.contains('('), "{version}");
+    assert!(
+        version.starts_with("epoka ") && version.contains('('),
+        "{version}"
+    );
 
     let volume = format!("epokatest{:08x}", rand::random::<u32>());
     let mount = format!("{volume}:/data");
     let name = format!("{volume}c");
     let run = ["run", "--detach", "--name", &name, "--volume", &mount];
-    let settings = ["--env", "EPOKA_NODE_ID=1", "--env", "EPOKA_LISTENERS=CONTROLLER://127.0.0.1:9093"];
+    let settings = [
+        "--env",
+        "EPOKA_NODE_ID=1",
+        "--env",
+        "EPOKA_LISTENERS=CONTROLLER://127.0.0.1:9093",
+    ];
     docker(&[&run[..], &hard[..], &settings[..], &[image, "controller"]].concat()).await;
     let check = ["exec", &name, "/epoka", "health", "controller"];
-    let healthy = epoka_tests::harness::wait::poll(PATIENCE, async || try_docker(&check).await).await;
+    let healthy =
+        epoka_tests::harness::wait::poll(PATIENCE, async || try_docker(&check).await).await;
     drop(try_docker(&["rm", "--force", &name]).await);
     drop(try_docker(&["volume", "rm", &volume]).await);
     assert_eq!(healthy.as_deref(), Ok("ready"));
 
-    let nowhere = ["--env", "EPOKA_NODE_ID=1", "--env", "EPOKA_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS=c:1"];
+    let nowhere = [
+        "--env",
+        "EPOKA_NODE_ID=1",
+        "--env",
+        "EPOKA_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS=c:1",
+    ];
     for (variables, says) in [
-        (&["EPOKA_LISTENERS=A://0.0.0.0:1", "EPOKA_ADVERTISED_LISTENERS="][..], "set advertised.listeners=A://HOST:1"),
-        (&["EPOKA_LISTENERS=A://:1", "EPOKA_ADVERTISED_LISTENERS=A://:1"], "no client can reach"),
-        (&["EPOKA_LISTENERS=A://:1", "EPOKA_ADVERTISED_LISTENERS=B://b:1"], "listeners has no B, only A"),
-        (&["EPOKA_GRPC_LISTENER=0.0.0.0:19093"], "set epoka.grpc.advertised=HOST:19093"),
+        (
+            &[
+                "EPOKA_LISTENERS=A://0.0.0.0:1",
+                "EPOKA_ADVERTISED_LISTENERS=",
+            ][..],
+            "set advertised.listeners=A://HOST:1",
+        ),
+        (
+            &[
+                "EPOKA_LISTENERS=A://:1",
+                "EPOKA_ADVERTISED_LISTENERS=A://:1",
+            ],
+            "no client can reach",
+        ),
+        (
+            &[
+                "EPOKA_LISTENERS=A://:1",
+                "EPOKA_ADVERTISED_LISTENERS=B://b:1",
+            ],
+            "listeners has no B, only A",
+        ),
+        (
+            &["EPOKA_GRPC_LISTENER=0.0.0.0:19093"],
+            "set epoka.grpc.advertised=HOST:19093",
+        ),
     ] {
-        let variables = variables.iter().flat_map(|v| ["--env", v]).collect::<Vec<_>>();
-        let arguments = [&["run", "--rm"], &hard[..], &nowhere[..], &variables, &[image, "broker"]].concat();
+        let variables = variables
+            .iter()
+            .flat_map(|v| ["--env", v])
+            .collect::<Vec<_>>();
+        let arguments = [
+            &["run", "--rm"],
+            &hard[..],
+            &nowhere[..],
+            &variables,
+            &[image, "broker"],
+        ]
+        .concat();
         let refused = try_docker(&arguments).await.expect_err("it cannot work");
-        assert!(refused.contains(says) && refused.contains("exit status: 2"), "{refused}");
+        assert!(
+            refused.contains(says) && refused.contains("exit status: 2"),
+            "{refused}"
+        );
     }
 }
 

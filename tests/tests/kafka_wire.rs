@@ -56,7 +56,7 @@ impl Cluster {
     }
 
     async fn client(&self) -> Client {
-        let stream = TcpStream::connect(self.broker.kafka_address())
+        let stream = TcpStream::connect(self.broker.kafka_addresses()[0])
             .await
             .expect("connected");
         Client {

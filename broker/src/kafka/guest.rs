@@ -119,7 +119,11 @@ mod tests {
             let (mut server, _) = listener.accept().await.expect("accepted");
             client.write_all(sent).await.expect("sent");
             client.shutdown().await.expect("ended");
-            assert_eq!(speaks_grpc(&server).await.expect("readable"), grpc, "{sent:?}");
+            assert_eq!(
+                speaks_grpc(&server).await.expect("readable"),
+                grpc,
+                "{sent:?}"
+            );
             let mut read = Vec::new();
             server.read_to_end(&mut read).await.expect("read");
             assert_eq!(read, sent);

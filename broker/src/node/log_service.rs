@@ -15,7 +15,8 @@ use epoka_proto::v1::{
     CreateTopicsRequest, DeleteTopicsRequest, DescribeReplicasRequest, DescribeReplicasResponse,
     DescribeRequest, DescribeResponse, ElectLeadersRequest, ElectLeadersResponse,
     FindOffsetRequest, FindOffsetResponse, InitProducerIdRequest, InitProducerIdResponse, Listener,
-    PartitionInfo, ProduceRequest, ProduceResponse, ReadinessRequest, ReadinessResponse, TopicInfo, TopicResults,
+    PartitionInfo, ProduceRequest, ProduceResponse, ReadinessRequest, ReadinessResponse, TopicInfo,
+    TopicResults,
 };
 use futures::{StreamExt as _, stream};
 use tokio_stream::Stream;

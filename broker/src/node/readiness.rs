@@ -7,7 +7,11 @@ use epoka_proto::metadata::{Assignment, Image};
 const NAMED: usize = 3;
 
 /// What this broker waits for before writes with acks=all succeed on every partition it holds; nothing when they do.
-pub(super) fn waiting_for(me: BrokerId, image: &Image, topics_pending: Option<&str>) -> Vec<String> {
+pub(super) fn waiting_for(
+    me: BrokerId,
+    image: &Image,
+    topics_pending: Option<&str>,
+) -> Vec<String> {
     let own = image.brokers.get(&me);
     match own {
         None => return vec!["the controller has not admitted this broker yet".to_owned()],
@@ -21,7 +25,9 @@ pub(super) fn waiting_for(me: BrokerId, image: &Image, topics_pending: Option<&s
         Some("") => {}
         Some(pending) => waiting.push(pending.to_owned()),
     }
-    let held = image.partitions().filter(|(.., a)| a.replicas.contains(&me));
+    let held = image
+        .partitions()
+        .filter(|(.., a)| a.replicas.contains(&me));
     let mut troubles = held.filter_map(|(id, topic, assignment)| {
         let name = TopicPartition::new(&*topic.name, id.partition);
         Some(format!("{name} {}", trouble(me, assignment)?))
@@ -107,7 +113,10 @@ mod tests {
         assert_eq!(told(&image(true, well), Some("")), "this broker is fenced");
         assert!(told(&Image::default(), Some("")).contains("not admitted"));
         assert!(told(&image(false, well), None).contains("not been heard"));
-        assert_eq!(told(&image(false, well), Some("topic x: soon")), "topic x: soon");
+        assert_eq!(
+            told(&image(false, well), Some("topic x: soon")),
+            "topic x: soon"
+        );
         let ill: [(Option<i32>, &[i32]); 4] =
             [(None, &[]), (Some(1), &[1]), (None, &[]), (None, &[])];
         assert_eq!(

@@ -117,7 +117,10 @@ fn of_absent(me: BrokerId, image: &Image, absent: &[PartitionId]) -> Option<Stri
     let (waiting, copied): (Vec<_>, Vec<_>) =
         known.partition(|(_, a)| a.leader.is_none() && counts(a, me));
     let named = |partitions: &[(TopicPartition, &Arc<Assignment>)]| {
-        let names = partitions.iter().take(NAMED).map(|(name, _)| name.to_string());
+        let names = partitions
+            .iter()
+            .take(NAMED)
+            .map(|(name, _)| name.to_string());
         let names = names.collect::<Vec<_>>().join(", ");
         match partitions.len().saturating_sub(NAMED) {
             0 => names,
@@ -239,8 +242,14 @@ mod tests {
         };
         assert_eq!(of_absent(BrokerId(1), &image, &[]), None);
         let told = of_absent(BrokerId(1), &image, &ids).expect("something to tell");
-        assert!(told.starts_with("has no files of orders-0, orders-2: "), "{told}");
-        assert!(told.contains("has no files of orders-1, and nobody else"), "{told}");
+        assert!(
+            told.starts_with("has no files of orders-0, orders-2: "),
+            "{told}"
+        );
+        assert!(
+            told.contains("has no files of orders-1, and nobody else"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -53,7 +53,10 @@ impl Load {
         let stop = watch::Sender::new(false);
         let producer = client.producer(config.producer.clone());
         let now = Instant::now();
-        let begun = config.partitions.iter().map(|p| (p.clone(), (now, Duration::ZERO)));
+        let begun = config
+            .partitions
+            .iter()
+            .map(|p| (p.clone(), (now, Duration::ZERO)));
         let acknowledged = Arc::new(Mutex::new(begun.collect()));
         let books = Books {
             audit: audit.clone(),

@@ -68,7 +68,9 @@ pub fn standing(broker: i32, kind: BrokerKind) -> String {
         BrokerKind::Registered => format!("broker {broker} registered"),
         BrokerKind::Unfenced => format!("broker {broker} joined"),
         BrokerKind::Fenced => format!("broker {broker} fenced"),
-        BrokerKind::StreamClosed => format!("broker {broker} died or was killed: heartbeat stream closed"),
+        BrokerKind::StreamClosed => {
+            format!("broker {broker} died or was killed: heartbeat stream closed")
+        }
         BrokerKind::SessionExpired => format!("session of broker {broker} expired"),
         BrokerKind::ShuttingDown => format!("broker {broker} is shutting down"),
         BrokerKind::ControllerActive => format!("controller {broker} active"),

@@ -102,7 +102,9 @@ impl Compose {
         let file = root().join("deploy/compose.yaml");
         let mut command = self.tool.command();
         if self.shape == Shape::Quorum {
-            command.arg("--env-file").arg(root().join("deploy/quorum.env"));
+            command
+                .arg("--env-file")
+                .arg(root().join("deploy/quorum.env"));
         }
         command.arg("-p").arg(&self.project).arg("-f").arg(file);
         command.env("EPOKA_IMAGE", &self.image);
@@ -159,10 +161,10 @@ impl Compose {
     /// # Panics
     /// When it has none.
     pub async fn container(&self, service: &str) -> String {
-        let label = |key, value| format!("label=com.docker.compose.{key}={value}");
-        let (project, service) = (label("project", &self.project), label("service", service));
-        let filter = ["ps", "-aq", "--filter", &project, "--filter", &service];
-        let id = docker(&filter).await;
+        let label = |key: &str, value: &str| format!("label=com.docker.compose.{key}={value}");
+        let project = label("project", &self.project);
+        let named = label("service", service);
+        let id = docker(&["ps", "-aq", "--filter", &project, "--filter", &named]).await;
         assert!(!id.is_empty(), "{service} has no container");
         id
     }
@@ -202,7 +204,9 @@ impl Compose {
             }
             Ok(())
         });
-        healthy.await.unwrap_or_else(|seen| panic!("waited for health: {seen}"));
+        healthy
+            .await
+            .unwrap_or_else(|seen| panic!("waited for health: {seen}"));
     }
 
     /// Waits until all brokers serve and every ISR is whole; the picture then.
@@ -215,7 +219,9 @@ impl Compose {
             let whole = !m.topics.is_empty() && m.partitions().all(|(_, p)| p.is_whole());
             (serving && whole).then(|| m.clone())
         };
-        let waited = self.client.wait_until("a whole ISR everywhere", PATIENCE, whole);
+        let waited = self
+            .client
+            .wait_until("a whole ISR everywhere", PATIENCE, whole);
         waited.await.unwrap_or_else(|e| panic!("{e}"))
     }
 
@@ -225,7 +231,9 @@ impl Compose {
     /// When it never is.
     pub async fn await_fenced(&self, broker: i32) {
         let fenced = |m: &Metadata| m.brokers.get(&BrokerId(broker))?.fenced.then_some(());
-        let waited = self.client.wait_until("the broker to be fenced", PATIENCE, fenced);
+        let waited = self
+            .client
+            .wait_until("the broker to be fenced", PATIENCE, fenced);
         waited.await.unwrap_or_else(|e| panic!("{e}"));
     }
 
@@ -258,4 +266,3 @@ impl Drop for Compose {
         run(&["down", "--volumes", "--timeout", "0"], false);
     }
 }
-

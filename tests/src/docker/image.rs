@@ -10,7 +10,10 @@ use super::{finish, try_docker};
 /// The root of the repository.
 pub(super) fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("tests/ is in the repository").to_owned()
+    tests
+        .parent()
+        .expect("tests/ is in the repository")
+        .to_owned()
 }
 
 /// The image that `EPOKA_IMAGE` names, which must be there; without it one is built with `deploy/image`, once in a process.

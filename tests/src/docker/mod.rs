@@ -65,7 +65,9 @@ impl Docker {
 /// # Panics
 /// When it fails.
 pub async fn docker(arguments: &[&str]) -> String {
-    try_docker(arguments).await.unwrap_or_else(|why| panic!("{why}"))
+    try_docker(arguments)
+        .await
+        .unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Runs `docker`; the error says what it said.

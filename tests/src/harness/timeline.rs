@@ -47,6 +47,7 @@ impl Timeline {
             unix_micros,
             node: "test".into(),
             kind,
+            ..Event::default()
         };
         self.events
             .lock()

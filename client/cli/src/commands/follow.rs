@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use epoka_client::events::Collector;
 use epoka_client::Connections;
+use epoka_client::events::Collector;
 
 use crate::cluster::ClusterArgs;
 use crate::failure::Outcome;

@@ -47,9 +47,7 @@ pub enum NodeKind {
 pub async fn run(args: HealthArgs) -> Outcome {
     let waiting = match args.kind {
         NodeKind::Broker => broker(node::broker_config(&args.node)?).await?,
-        NodeKind::Controller => {
-            controller(node::controller_config(&args.node)?.listen).await?
-        }
+        NodeKind::Controller => controller(node::controller_config(&args.node)?.listen).await?,
     };
     if waiting.is_empty() {
         say!("ready");
@@ -71,7 +69,11 @@ async fn broker(config: BrokerConfig) -> Outcome<Vec<String>> {
 async fn controller(listen: SocketAddr) -> Outcome<Vec<String>> {
     let address = reachable("listeners", listen)?;
     let mut controller = Connections::default().controller(&address)?;
-    let answer = timeout(PATIENCE, controller.describe_quorum(DescribeQuorumRequest {})).await;
+    let answer = timeout(
+        PATIENCE,
+        controller.describe_quorum(DescribeQuorumRequest {}),
+    )
+    .await;
     match answer {
         Ok(Ok(quorum)) => Ok(match quorum.into_inner().active_id {
             Some(_) => Vec::new(),

@@ -76,7 +76,10 @@ EPOKA_LOG_DIRS sets log.dirs, and so on; --set overrides it, and it overrides --
 impl Command {
     /// Whether it serves others and wants every core.
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Broker(_) | Self::Controller(_) | Self::Demo(_) | Self::Verify(_))
+        matches!(
+            self,
+            Self::Broker(_) | Self::Controller(_) | Self::Demo(_) | Self::Verify(_)
+        )
     }
 
     /// Whether it is a server process, whose log is worth keeping.

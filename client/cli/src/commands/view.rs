@@ -135,7 +135,11 @@ impl View {
         if self.processes.is_empty() {
             let brokers = metadata.brokers.iter();
             let rows = brokers.map(|(id, b)| {
-                vec![format!("broker {id}"), b.kafka.clone(), standing(b).to_owned()]
+                vec![
+                    format!("broker {id}"),
+                    b.kafka.clone(),
+                    standing(b).to_owned(),
+                ]
             });
             out += &table(&["broker", "address", "standing"], rows.collect());
             out.push('\n');

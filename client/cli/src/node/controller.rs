@@ -159,10 +159,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 fn topics(text: &str) -> Result<Vec<v1::NewTopic>, String> {
     let specs = text.split(';').map(str::trim).filter(|t| !t.is_empty());
     let topics: Vec<_> = specs
-        .map(|spec| spec.parse::<TopicSpec>().map_err(|e| format!("epoka.topics: {e}")))
+        .map(|spec| {
+            spec.parse::<TopicSpec>()
+                .map_err(|e| format!("epoka.topics: {e}"))
+        })
         .map(|spec| spec.map(|TopicSpec(topic)| v1::NewTopic::from(topic)))
         .collect::<Result<_, _>>()?;
-    let repeated = (1..topics.len()).find(|&i| topics[..i].iter().any(|t| t.name == topics[i].name));
+    let repeated =
+        (1..topics.len()).find(|&i| topics[..i].iter().any(|t| t.name == topics[i].name));
     match repeated {
         Some(i) => Err(format!("epoka.topics names {} twice", topics[i].name)),
         None => Ok(topics),
@@ -211,13 +215,23 @@ mod tests {
             ("min.insync.replicas", "2"),
             ("log.segment.bytes", "1048576"),
             ("num.partitions", "3"),
-            ("epoka.topics", "orders:3:3:min.insync.replicas=2; audit:1:1;"),
+            (
+                "epoka.topics",
+                "orders:3:3:min.insync.replicas=2; audit:1:1;",
+            ),
         ])
         .expect("complete");
         let topics: Vec<_> = config
             .topics
             .iter()
-            .map(|t| (t.name.as_str(), t.partitions, t.replication_factor, t.configs.len()))
+            .map(|t| {
+                (
+                    t.name.as_str(),
+                    t.partitions,
+                    t.replication_factor,
+                    t.configs.len(),
+                )
+            })
             .collect();
         assert_eq!(topics, [("orders", 3, 3, 1), ("audit", 1, 1, 0)]);
         assert_eq!(config.listen.port(), 7001);
