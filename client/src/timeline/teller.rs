@@ -358,6 +358,7 @@ mod tests {
             unix_micros: 1_000_000_000 + ms * 1000,
             node: node.into(),
             kind: Some(kind),
+            ..Event::default()
         }
     }
 

@@ -267,6 +267,13 @@ impl Log for FakeBroker {
         Err(Status::unimplemented("describe_replicas"))
     }
 
+    async fn readiness(
+        &self,
+        _: Request<ReadinessRequest>,
+    ) -> Result<Response<ReadinessResponse>, Status> {
+        Err(Status::unimplemented("readiness"))
+    }
+
     async fn create_topics(
         &self,
         _: Request<CreateTopicsRequest>,

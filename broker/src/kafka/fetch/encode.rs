@@ -230,6 +230,8 @@ mod tests {
     use kafka_protocol::messages::{ApiKey, FetchResponse, TopicName};
     use kafka_protocol::protocol::{Decodable, StrBytes};
 
+    const LISTENER: &str = "HOST";
+
     fn asked(number: i32, said: Said) -> Asked {
         Asked {
             number,
@@ -296,7 +298,7 @@ mod tests {
             epoch: epoka_proto::ids::BrokerEpoch(1),
             incarnation: epoka_proto::ids::Incarnation(uuid::Uuid::nil()),
             listeners: vec![Endpoint {
-                name: "PLAINTEXT".into(),
+                name: LISTENER.into(),
                 host: "b2".into(),
                 port: 9093,
             }],
@@ -317,6 +319,7 @@ mod tests {
         };
         let response = answer(
             &call,
+            LISTENER,
             &image(),
             refusal,
             &mut fetch(version),
