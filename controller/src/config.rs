@@ -24,6 +24,8 @@ pub struct ControllerConfig {
     pub initial_cluster_id: Option<String>,
     /// Cluster-wide configuration of a new cluster, such as `min.insync.replicas` = `2`.
     pub initial_configs: BTreeMap<String, String>,
+    /// Not 0, and the metadata is lost: it is rebuilt from what so many brokers hold, instead of beginning a new cluster.
+    pub restore_brokers: usize,
     /// How often leaderships are moved back to preferred leaders, and leaderless partitions tried again; `None`: never.
     pub balance_interval: Option<Duration>,
 }
@@ -40,6 +42,7 @@ impl ControllerConfig {
             stream_grace: Duration::from_millis(30),
             initial_cluster_id: None,
             initial_configs: BTreeMap::new(),
+            restore_brokers: 0,
             balance_interval: Some(Duration::from_secs(300)),
         }
     }

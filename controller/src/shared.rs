@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use crate::cluster::{Command, Outcome};
+use crate::cluster::{Command, Offers, Outcome};
 use crate::config::ControllerConfig;
 use crate::liveness::Liveness;
 use crate::metadata::Metadata;
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) metadata: Metadata,
     /// Never locked while the metadata is about to be: the metadata's lock comes first.
     pub(crate) liveness: Mutex<Liveness>,
+    /// What brokers offer to a controller that lost its metadata.
+    pub(crate) offers: Mutex<Offers>,
     pub(crate) timeline: Timeline,
     pub(crate) role: watch::Sender<Role>,
     /// Counts heartbeats that brought news of a broker's metadata offset.

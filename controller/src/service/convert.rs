@@ -2,14 +2,16 @@
 //! of ours means is INVALID_ARGUMENT.
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, PartitionId, TopicId};
+use epoka_proto::ids::{
+    BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TopicId,
+};
 use epoka_proto::metadata::Endpoint;
 use epoka_proto::v1;
 use tonic::Status;
 
 use crate::cluster::{
-    ConfigChange, Fault, IsrProposal, NewPartitions, NewTopic, Refusal, Registration, TopicRef,
-    TopicReply, Withdrawal,
+    ConfigChange, Fault, Holding, IsrProposal, NewPartitions, NewTopic, Offer, Reach, Refusal,
+    Registration, TopicRef, TopicReply, Withdrawal,
 };
 
 /// The wire code of an error, 0 for none.
@@ -58,6 +60,36 @@ pub(super) fn registration(message: v1::RegisterRequest) -> Result<Registration,
             .collect::<Result<_, _>>()?,
         previous_epoch: message.previous_broker_epoch.map(BrokerEpoch),
         rack: some(message.rack),
+    })
+}
+
+/// What a broker offers to rebuild lost metadata from; `None` when it belongs to no cluster.
+pub(super) fn offer(message: &v1::RegisterRequest) -> Result<Option<Offer>, Status> {
+    if message.cluster_id.is_empty() {
+        return Ok(None);
+    }
+    let holdings = message.holdings.iter().map(holding);
+    Ok(Some(Offer {
+        cluster_id: message.cluster_id.clone(),
+        holdings: holdings.collect::<Result<_, _>>()?,
+        next_producer_id: message.next_producer_id,
+    }))
+}
+
+fn holding(message: &v1::Holding) -> Result<Holding, Status> {
+    let log_end = Offset::from_wire(message.log_end)
+        .ok_or_else(|| Status::invalid_argument("a log end is not negative"))?;
+    let reach = Reach {
+        last_epoch: message.last_epoch.and_then(LeaderEpoch::from_wire),
+        log_end,
+    };
+    Ok(Holding {
+        topic: message.topic.clone(),
+        partition: PartitionId {
+            topic: topic_id(&message.topic_id)?,
+            partition: message.partition,
+        },
+        reach: (!message.unreadable).then_some(reach),
     })
 }
 

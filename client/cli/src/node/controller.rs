@@ -38,6 +38,11 @@ pub const KEYS: &[(&str, &str, &str)] = &[
         "How long a broker whose heartbeat stream broke may take to open another.",
     ),
     (
+        "epoka.restore.brokers",
+        "0",
+        "Not 0: a controller without metadata rebuilds it from the data of so many brokers. Name all that hold any.",
+    ),
+    (
         "auto.leader.rebalance.enable",
         "true",
         "Whether leaderships are moved back to preferred leaders from time to time.",
@@ -96,6 +101,7 @@ pub fn from_properties(properties: &Properties) -> Result<ControllerConfig, Stri
     config.voters = voters(text("controller.quorum.voters"))?;
     config.session_timeout = Duration::from_millis(number("broker.session.timeout.ms")?.max(1));
     config.stream_grace = Duration::from_millis(number("epoka.stream.grace.ms")?);
+    config.restore_brokers = number("epoka.restore.brokers")? as usize;
     let balance = Duration::from_secs(number("leader.imbalance.check.interval.seconds")?.max(1));
     config.balance_interval = match text("auto.leader.rebalance.enable") {
         "true" => Some(balance),
@@ -190,8 +196,10 @@ mod tests {
             ("min.insync.replicas", "2"),
             ("log.segment.bytes", "1048576"),
             ("num.partitions", "3"),
+            ("epoka.restore.brokers", "3"),
         ])
         .expect("complete");
+        assert_eq!(config.restore_brokers, 3);
         assert_eq!(config.listen.port(), 7001);
         assert_eq!(config.voters[1], (2, "127.0.0.1:7002".to_owned()));
         assert_eq!(config.session_timeout, Duration::from_secs(9));
@@ -223,6 +231,7 @@ mod tests {
             ),
             ("min.insync.replicas", "none", "min.insync.replicas"),
             ("num.partitions", "0", "1 or more"),
+            ("epoka.restore.brokers", "all", "not a number"),
             ("auto.leader.rebalance.enable", "yes", "true or false"),
         ] {
             let error = read(&[(key, value)]).expect_err(key);
