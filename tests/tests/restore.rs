@@ -89,7 +89,7 @@ async fn a_controller_without_memory_is_refused_in_words_and_rebuilds_the_metada
         .iter()
         .map(|b| contents(&cluster, *b))
         .collect();
-    assert!(held.iter().all(|files| files.len() >= 10), "{held:?}");
+    assert!(held.iter().all(|files| files.len() >= 5));
     cluster.start_all();
     for broker in cluster.brokers() {
         let status = cluster.ended(broker).await;

@@ -125,6 +125,8 @@ pub struct Restoration {
     pub configs: BTreeMap<String, String>,
     /// The topics found.
     pub topics: Vec<RestoredTopic>,
+    /// Added to positions in the quorum's log, it gives metadata offsets that were never used before.
+    pub offset_base: i64,
     /// The first producer id that nobody can have been given before.
     pub next_producer_id: i64,
 }

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
+use epoka_proto::epochs::EpochHistory;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerId, LeaderEpoch, Offset, PartitionEpoch, PartitionId, TopicId};
 use epoka_proto::metadata::{Assignment, Image, Record, Recovery};
@@ -29,6 +30,8 @@ pub struct Offer {
     pub cluster_id: String,
     /// Its replicas.
     pub holdings: Vec<Holding>,
+    /// Above the broker epoch its data was last served under, as far as it knows.
+    pub next_broker_epoch: i64,
     /// Above every producer id in its logs.
     pub next_producer_id: i64,
 }
@@ -44,18 +47,44 @@ pub struct Holding {
     pub reach: Option<Reach>,
 }
 
-/// How far a log reaches. Of two logs of a partition the greater one holds everything committed that the other holds: it is
-/// Raft's rule for votes. A leader writes its epoch into its history before anything else, and begins with all that was
-/// committed before; others get the epoch with its first records, and then agree with their leader up to there. So a log with a
-/// newer epoch holds what was committed in older ones, and of two logs with the same newest epoch the shorter one is a part of
-/// the longer. Every member of the last ISR held everything committed; hence so does the greatest of all logs, as long as one
-/// such member is among them, and no incomplete leader was ever elected.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// How far a log reaches.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// The newest leader epoch in its history.
-    pub last_epoch: Option<LeaderEpoch>,
+    /// Its leader epochs.
+    pub history: EpochHistory,
     /// Where it ends.
     pub log_end: Offset,
+    /// What lies below was committed.
+    pub high_watermark: Offset,
+}
+
+impl Reach {
+    /// The newest leader epoch, then the log end: of all logs of a partition the greatest holds everything committed.
+    ///
+    /// A leader writes its epoch into its history before anything else. So the newest epoch of all is that of the last leader,
+    /// which was elected with all that was committed before, and what was committed since is in its log. Others get the epoch
+    /// with its first records, and then agree with that leader as far as they reach; who reaches as far holds as much. This is
+    /// Raft's rule for votes, with one difference: it needs all logs, the last leader's among them. A majority would not do,
+    /// for a leader may commit records of older epochs without a record of its own, of which the other logs then tell nothing.
+    /// It also needs that no incomplete leader was ever elected.
+    fn rank(&self) -> (Option<LeaderEpoch>, Offset) {
+        (self.history.latest(), self.log_end)
+    }
+
+    /// Whether this log has, at the end of what the other one knows to be committed, the same record; as far as both tell.
+    fn agrees_with(&self, other: &Self) -> bool {
+        let committed = other.high_watermark;
+        if committed <= Offset::ZERO {
+            return true;
+        }
+        let last = |of: &Self| of.history.epoch_at(Offset(committed.0 - 1));
+        let same = match (last(self), last(other)) {
+            (Some(here), Some(there)) => here == there,
+            // Retention has taken it from one of them.
+            _ => true,
+        };
+        same && committed <= self.log_end
+    }
 }
 
 /// Whether there is no metadata to lose: no topic, no broker, no producer id was ever given out.
@@ -97,20 +126,28 @@ impl Offers {
         self.from.keys().copied().collect()
     }
 
-    /// The metadata that these offers add up to, with the cluster-wide configuration the controller was told and producer ids
-    /// from `producer_id` on, or higher. The error is a sentence that names what the brokers do not agree on.
+    /// The metadata that these offers add up to, with the cluster-wide configuration the controller was told.
+    ///
+    /// Metadata offsets, and with them broker epochs, and producer ids begin at `beginning` or higher. It should be the
+    /// milliseconds since 1970: not every number that the lost controllers gave out is known to a broker, but no cluster gives
+    /// out one in each millisecond. A producer id given out again would have one producer's records taken for another's
+    /// repetitions; an offset that went back would have clients take the new metadata for old.
+    ///
+    /// # Errors
+    /// A sentence that names what the brokers do not agree on.
     pub fn rebuild(
         &self,
         configs: &BTreeMap<String, String>,
-        producer_id: i64,
+        beginning: i64,
     ) -> Result<Restoration, String> {
         let first = self.from.values().next().ok_or("no broker has offered")?;
-        let reported = self.from.values().map(|o| o.next_producer_id).max();
+        let greatest = |of: fn(&Offer) -> i64| self.from.values().map(of).max().unwrap_or(0);
         Ok(Restoration {
             cluster_id: first.cluster_id.clone(),
             configs: configs.clone(),
             topics: rebuild_topics(&self.from)?,
-            next_producer_id: producer_id.max(reported.unwrap_or(0)).max(1),
+            offset_base: beginning.max(greatest(|o| o.next_broker_epoch)),
+            next_producer_id: beginning.max(greatest(|o| o.next_producer_id)).max(1),
         })
     }
 }
@@ -130,7 +167,7 @@ fn rebuild_topics(offers: &BTreeMap<BrokerId, Offer>) -> Result<Vec<RestoredTopi
             let holders = partitions.entry(holding.partition.partition).or_default();
             match holders.entry(*broker) {
                 Entry::Vacant(first) => {
-                    first.insert(holding.reach);
+                    first.insert(holding.reach.clone());
                 }
                 // Told twice: nobody knows which it is.
                 Entry::Occupied(mut told) => *told.get_mut() = None,
@@ -206,7 +243,10 @@ fn rebuild_partitions(
 
 /// `None`: the epoch found is none.
 fn rebuild_partition(number: i32, holders: &Holders) -> Option<RestoredPartition> {
-    let epochs = holders.values().flatten().filter_map(|r| r.last_epoch);
+    let epochs = holders
+        .values()
+        .flatten()
+        .filter_map(|r| r.history.latest());
     let newest = epochs.max().map_or(0, |e| e.0);
     if newest > EPOCH_LIMIT {
         return None;
@@ -215,13 +255,20 @@ fn rebuild_partition(number: i32, holders: &Holders) -> Option<RestoredPartition
     // Leaderships of equals are spread over them; whoever holds more comes first, should an incomplete leader be asked for.
     let turn = usize::try_from(number).unwrap_or(0) % replicas.len().max(1);
     replicas.rotate_left(turn);
-    replicas.sort_by_key(|r| Reverse(holders[r]));
-    let greatest = holders.values().max().copied().flatten();
-    // A log that cannot be read may be the greatest.
-    let all_known = holders.values().all(Option::is_some);
-    let is_greatest = |r: &&BrokerId| all_known && holders[r] == greatest;
+    let rank = |r: &BrokerId| holders[r].as_ref().map(Reach::rank);
+    replicas.sort_by_key(|r| Reverse(rank(r)));
+    let greatest = replicas.first().and_then(rank);
+    // One that cannot be read may be the greatest; and that one of the logs knows more to be committed than the greatest has
+    // shows that the last leader's is not among them.
+    let is_greatest = |r: &&BrokerId| rank(r) == greatest;
+    let is_sure = |r: &&BrokerId| {
+        let mut others = holders.values();
+        let reach = holders[r].as_ref();
+        reach.is_some_and(|r| others.all(|o| o.as_ref().is_some_and(|o| r.agrees_with(o))))
+    };
+    let eligible = replicas.iter().filter(is_greatest).filter(is_sure);
     Some(RestoredPartition {
-        eligible: replicas.iter().filter(is_greatest).copied().collect(),
+        eligible: eligible.copied().collect(),
         replicas,
         leader_epoch: LeaderEpoch(newest + EPOCH_MARGIN),
     })
@@ -236,6 +283,7 @@ impl Work<'_> {
         }
         self.write(Record::Cluster {
             cluster_id: restoration.cluster_id.clone(),
+            offset_base: restoration.offset_base,
         });
         for (key, value) in &restoration.configs {
             self.write_config(None, key, Some(value));

@@ -1,6 +1,7 @@
 //! Between gRPC messages and the cluster's types: sentinels of the wire end here. A message that cannot be what any caller
 //! of ours means is INVALID_ARGUMENT.
 
+use epoka_proto::epochs::{EpochHistory, EpochStart};
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{
     BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TopicId,
@@ -72,24 +73,33 @@ pub(super) fn offer(message: &v1::RegisterRequest) -> Result<Option<Offer>, Stat
     Ok(Some(Offer {
         cluster_id: message.cluster_id.clone(),
         holdings: holdings.collect::<Result<_, _>>()?,
+        next_broker_epoch: message
+            .previous_broker_epoch
+            .map_or(0, |epoch| epoch.saturating_add(1)),
         next_producer_id: message.next_producer_id,
     }))
 }
 
 fn holding(message: &v1::Holding) -> Result<Holding, Status> {
-    let log_end = Offset::from_wire(message.log_end)
-        .ok_or_else(|| Status::invalid_argument("a log end is not negative"))?;
-    let reach = Reach {
-        last_epoch: message.last_epoch.and_then(LeaderEpoch::from_wire),
-        log_end,
-    };
+    let entries = message.history.iter().map(|e| EpochStart {
+        epoch: LeaderEpoch(e.epoch),
+        start: Offset(e.start),
+    });
+    // What makes no sense is as good as unreadable.
+    let reach = EpochHistory::from_entries(entries.collect())
+        .filter(|_| !message.unreadable && message.log_end >= 0)
+        .map(|history| Reach {
+            history,
+            log_end: Offset(message.log_end),
+            high_watermark: Offset(message.high_watermark),
+        });
     Ok(Holding {
         topic: message.topic.clone(),
         partition: PartitionId {
             topic: topic_id(&message.topic_id)?,
             partition: message.partition,
         },
-        reach: (!message.unreadable).then_some(reach),
+        reach,
     })
 }
 

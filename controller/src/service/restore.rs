@@ -78,8 +78,6 @@ fn gather(shared: &Shared, broker: BrokerId, offer: Option<Offer>) -> Result<Res
     })
 }
 
-/// Producer ids begin at the clock's milliseconds. Not every id that was given out is in a log, and one given out again would
-/// have one producer's records taken for another's repetitions; but no cluster gives out one in each millisecond since 1970.
 fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0))
@@ -105,7 +103,8 @@ fn report(restoration: &Restoration) {
             .collect();
         if !without.is_empty() {
             tracing::error!(
-                "nobody leads {}: no broker holds it, or one cannot read what it holds. Bring that data back; or have what the \
+                "nobody leads {}: no broker holds it, or what the greatest log holds may not be all that was committed (another cannot \
+                 be read, or knows of more). Bring that data back; or have what the \
                  others hold served, and lose the rest, with `epoka topic alter {} --config unclean.leader.election.enable=true`",
                 without.join(", "),
                 topic.name

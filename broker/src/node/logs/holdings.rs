@@ -1,7 +1,8 @@
 //! What a broker holds before any metadata speaks of it: what a controller that lost its metadata can rebuild it from.
 
-use epoka_proto::ids::{LeaderEpoch, PartitionId, TopicPartition};
-use epoka_proto::v1::Holding;
+use epoka_proto::epochs::EpochStart;
+use epoka_proto::ids::{Offset, PartitionId, TopicPartition};
+use epoka_proto::v1::{self, Holding};
 
 use super::{Logs, Opened};
 
@@ -21,10 +22,12 @@ impl Logs {
         let home = self.home.lock();
         let mut holdings = Holdings::default();
         for (id, opened) in self.found.lock().iter() {
-            let Some((name, _)) = home.get(id) else {
+            let Some((name, dir)) = home.get(id) else {
                 continue;
             };
-            holdings.logs.push(holding(*id, name, opened));
+            let watermark = self.dirs[*dir].high_watermark(name);
+            let watermark = watermark.unwrap_or(Offset::ZERO);
+            holdings.logs.push(holding(*id, name, opened, watermark));
             let producers = opened.as_ref().map(|log| log.producers().sorted());
             let newest = producers.ok().and_then(|p| p.last().map(|(id, _)| id.0));
             let next = newest.map_or(0, |id| id.saturating_add(1));
@@ -34,7 +37,7 @@ impl Logs {
     }
 }
 
-fn holding(id: PartitionId, name: &TopicPartition, opened: &Opened) -> Holding {
+fn holding(id: PartitionId, name: &TopicPartition, opened: &Opened, watermark: Offset) -> Holding {
     let told = Holding {
         topic: name.topic.to_string(),
         topic_id: id.topic.to_bytes(),
@@ -43,13 +46,21 @@ fn holding(id: PartitionId, name: &TopicPartition, opened: &Opened) -> Holding {
     };
     match opened {
         Ok(log) => Holding {
-            last_epoch: log.epochs().latest().map(|LeaderEpoch(epoch)| epoch),
+            history: log.epochs().entries().iter().map(epoch_start).collect(),
             log_end: log.end().0,
+            high_watermark: watermark.min(log.end()).0,
             ..told
         },
         Err(_) => Holding {
             unreadable: true,
             ..told
         },
+    }
+}
+
+fn epoch_start(entry: &EpochStart) -> v1::EpochStart {
+    v1::EpochStart {
+        epoch: entry.epoch.0,
+        start: entry.start.0,
     }
 }
