@@ -8,7 +8,7 @@ use epoka_proto::ids::BrokerId;
 use epoka_proto::metadata::Image;
 use tonic::Status;
 
-use crate::cluster::{Command, Offer, Refusal, Reply, Restoration, is_vacant};
+use crate::cluster::{Command, Offer, Offers, Refusal, Reply, Restoration, is_vacant};
 use crate::shared::Shared;
 
 /// Whether this controller waits for brokers to rebuild its metadata from.
@@ -34,6 +34,7 @@ pub(super) async fn restore_first(
     // An error means that another call was faster.
     if let Reply::Done(Ok(())) = restored.await?.reply {
         report(&restoration);
+        *shared.offers.lock() = Offers::default();
     }
     Ok(Ok(()))
 }

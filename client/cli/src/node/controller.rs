@@ -40,7 +40,7 @@ pub const KEYS: &[(&str, &str, &str)] = &[
     (
         "epoka.restore.brokers",
         "0",
-        "Not 0: a controller without metadata rebuilds it from the data of so many brokers. Name all that hold any.",
+        "Not 0: a controller that lost its metadata rebuilds it from the data of so many brokers, which must be all that hold any.",
     ),
     (
         "auto.leader.rebalance.enable",
