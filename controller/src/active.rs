@@ -9,7 +9,7 @@ use epoka_proto::ids::{BrokerId, TopicId};
 use epoka_proto::v1::broker_change::Kind as Change;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::cluster::{Cluster, Command};
+use crate::cluster::{Cluster, Command, is_vacant};
 use crate::quorum::QUORUM_LOST_MS;
 use crate::shared::{Role, Shared};
 
@@ -58,7 +58,22 @@ pub(crate) async fn follow_quorum(shared: Arc<Shared>) {
 
 async fn take_office(shared: &Arc<Shared>) -> anyhow::Result<()> {
     shared.quorum.catch_up().await?;
-    if shared.metadata.read(|c| c.image().cluster_id.is_empty()) {
+    let (new, vacant) = shared.metadata.read(|c| {
+        let image = c.image();
+        (image.cluster_id.is_empty(), is_vacant(image))
+    });
+    let restore = shared.config.restore_brokers;
+    if restore > 0 && vacant {
+        tracing::warn!(
+            "no metadata here: it is to be rebuilt from the data of {restore} broker(s), which may be started now. To begin a \
+             new cluster, start without epoka.restore.brokers"
+        );
+    } else if restore > 0 {
+        tracing::info!(
+            "the metadata is here: epoka.restore.brokers has no effect, and is better taken away"
+        );
+    }
+    if new && restore == 0 {
         let drawn = || TopicId::random().to_string();
         let initialize = Command::Initialize {
             cluster_id: shared

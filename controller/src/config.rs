@@ -28,6 +28,8 @@ pub struct ControllerConfig {
     pub initial_configs: BTreeMap<String, String>,
     /// Topics to make where they are missing, once enough brokers serve.
     pub topics: Vec<NewTopic>,
+    /// Not 0, and the metadata is lost: it is rebuilt from what so many brokers hold, instead of beginning a new cluster.
+    pub restore_brokers: usize,
     /// How often leaderships are moved back to preferred leaders, and leaderless partitions tried again; `None`: never.
     pub balance_interval: Option<Duration>,
 }
@@ -45,6 +47,7 @@ impl ControllerConfig {
             initial_cluster_id: None,
             initial_configs: BTreeMap::new(),
             topics: Vec::new(),
+            restore_brokers: 0,
             balance_interval: Some(Duration::from_secs(300)),
         }
     }

@@ -75,6 +75,7 @@ pub async fn start(config: ControllerConfig) -> anyhow::Result<Controller> {
         config,
         quorum: Arc::new(quorum),
         metadata,
+        offers: Mutex::default(),
         timeline,
         role: watch::Sender::new(Role::Passive { active: None }),
         progress: watch::Sender::new(0),
@@ -134,6 +135,7 @@ fn serve(
         .max_decoding_message_size(max)
         .max_encoding_message_size(max);
     let controller = ControllerServer::new(ControllerService::new(shared.clone()))
+        .max_decoding_message_size(max)
         .max_encoding_message_size(usize::MAX);
     let events = EventsServer::new(shared.timeline.events());
     let server = Server::builder()

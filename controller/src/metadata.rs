@@ -40,6 +40,13 @@ struct State {
     floor: Option<i64>,
 }
 
+impl State {
+    /// What metadata offsets have above positions in the quorum's log.
+    fn offset_base(&self) -> i64 {
+        self.cluster.image().offset_base
+    }
+}
+
 #[derive(Clone)]
 struct Delta {
     offset: i64,
@@ -57,10 +64,17 @@ impl Metadata {
         }
     }
 
-    /// Applies a committed command.
-    pub fn apply(&self, offset: i64, command: &Command) -> Outcome {
+    /// Applies a committed command, which has this position in the quorum's log.
+    pub fn apply(&self, index: i64, command: &Command) -> Outcome {
         let mut state = self.shared.state.lock();
-        let outcome = state.cluster.apply(offset, command);
+        let base = state.offset_base();
+        let outcome = state.cluster.apply(base + index, command);
+        let offset = state.offset_base() + index;
+        if offset != base + index {
+            // Another history begins: nobody goes on from the one before.
+            state.deltas.clear();
+            state.floor = Some(offset - 1);
+        }
         state.applied = Some(offset);
         if !outcome.records.is_empty() {
             let records = outcome.records.iter().map(Record::encode).collect();
@@ -73,13 +87,15 @@ impl Metadata {
         outcome
     }
 
-    /// Notes that an entry without a command was committed at this offset.
-    pub fn skip(&self, offset: i64) {
-        self.shared.state.lock().applied = Some(offset);
+    /// Notes that an entry without a command was committed at this position.
+    pub fn skip(&self, index: i64) {
+        let mut state = self.shared.state.lock();
+        state.applied = Some(state.offset_base() + index);
     }
 
-    /// Replaces everything by a snapshot that covers the log up to this offset.
-    pub fn install(&self, image: Image, offset: i64) {
+    /// Replaces everything by a snapshot that covers the log up to this position.
+    pub fn install(&self, image: Image, index: i64) {
+        let offset = image.offset_base + index;
         let mut state = self.shared.state.lock();
         *state = State {
             cluster: Cluster::new(image),
@@ -164,7 +180,7 @@ mod tests {
     use epoka_proto::ids::{BrokerId, Incarnation};
     use futures::{FutureExt, StreamExt};
 
-    use crate::cluster::Registration;
+    use crate::cluster::{Registration, Restoration};
 
     fn register(broker: i32, incarnation: u128) -> Command {
         Command::Register(Registration {
@@ -223,5 +239,33 @@ mod tests {
         }
         let mut near = Box::pin(metadata.follow(Some(count - 2)));
         assert!(!near.next().await.expect("endless").snapshot);
+    }
+
+    #[tokio::test]
+    async fn a_rebuilt_history_has_offsets_of_its_own() {
+        let metadata = Metadata::new();
+        metadata.skip(0);
+        let restored = Command::Restore(Restoration {
+            cluster_id: "abc".into(),
+            configs: [].into(),
+            topics: vec![],
+            offset_base: 1_000_000,
+            next_producer_id: 1,
+        });
+        metadata.apply(1, &restored);
+        metadata.apply(2, &register(1, 1));
+        metadata.skip(3);
+        assert_eq!(metadata.applied(), Some(1_000_003));
+        let epoch = metadata.read(|c| c.image().brokers[&BrokerId(1)].epoch);
+        assert_eq!(epoch.0, 1_000_002);
+        // One that followed the lost history begins anew.
+        for (after, snapshot) in [(0, true), (500, true), (1_000_001, false)] {
+            let mut follower = Box::pin(metadata.follow(Some(after)));
+            let update = follower.next().await.expect("endless");
+            assert_eq!(update.snapshot, snapshot, "{after}");
+        }
+        let again = Metadata::new();
+        again.install(metadata.cluster().image().clone(), 3);
+        assert_eq!(again.applied(), metadata.applied());
     }
 }

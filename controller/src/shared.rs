@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use crate::cluster::{Command, Outcome};
+use crate::cluster::{Command, Offers, Outcome};
 use crate::config::ControllerConfig;
 use crate::declared::Declared;
 use crate::liveness::Liveness;
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) metadata: Metadata,
     /// Never locked while the metadata is about to be: the metadata's lock comes first.
     pub(crate) liveness: Mutex<Liveness>,
+    /// What brokers offer to a controller that lost its metadata.
+    pub(crate) offers: Mutex<Offers>,
     pub(crate) timeline: Timeline,
     pub(crate) declared: Declared,
     pub(crate) role: watch::Sender<Role>,

@@ -5,6 +5,7 @@ mod common;
 use std::time::Instant;
 
 use common::*;
+use epoka_controller::ControllerConfig;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::BrokerId;
 use epoka_proto::v1::broker_change::Kind as Change;
@@ -184,4 +185,84 @@ async fn a_restarted_controller_still_knows_everything() {
         known = Some(controller.metadata().cluster().image().clone());
         controller.shutdown().await;
     }
+}
+
+/// A controller that lost its metadata and got other: what a running broker knows must not be mixed with that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_another_history_gets_neither_a_place_nor_metadata() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let controller = start(config(1, 0, dir.path())).await;
+    patiently("the controller", controller.wait_active()).await;
+    let known = Broker::join(controller.local_addr(), 1, 11).await;
+    let mut client = client(controller.local_addr()).await;
+
+    let mut request = register_request(2, 12, None);
+    request.registered_epoch = Some(known.epoch);
+    let answer = client.register(request).await.expect("an answer");
+    let answer = answer.into_inner();
+    let stale = i32::from(ErrorCode::StaleBrokerEpoch.code());
+    assert_eq!(answer.error, stale, "{answer:?}");
+    assert!(answer.message.contains("start the broker again"));
+    // The same process, which lost an answer.
+    let mut request = register_request(1, 11, None);
+    request.registered_epoch = Some(known.epoch);
+    let answer = client.register(request).await.expect("an answer");
+    assert_eq!(answer.into_inner().broker_epoch, known.epoch);
+
+    for (broker_id, epoch) in [(1, known.epoch + 1), (2, known.epoch)] {
+        let request = MetadataRequest {
+            after_offset: Some(0),
+            broker_id,
+            broker_epoch: Some(epoch),
+        };
+        let refused = client.metadata(request).await.expect_err("refused");
+        assert!(refused.message().contains("STALE_BROKER_EPOCH"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_told_to_rebuild_waits_for_brokers_with_data_of_one_cluster() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let controller = start(ControllerConfig {
+        restore_brokers: 2,
+        ..config(1, 0, dir.path())
+    })
+    .await;
+    patiently("the controller", controller.wait_active()).await;
+    let mut client = client(controller.local_addr()).await;
+    let mut register = async |id: i32, cluster: &str| {
+        let holding = Holding {
+            topic: "orders".into(),
+            topic_id: vec![7; 16].into(),
+            log_end: i64::from(id),
+            ..Holding::default()
+        };
+        let request = RegisterRequest {
+            cluster_id: cluster.into(),
+            holdings: vec![holding],
+            ..register_request(id, id as u128, None)
+        };
+        let answer = client.register(request).await.expect("an answer");
+        answer.into_inner()
+    };
+    let empty = register(3, "").await;
+    assert!(empty.message.contains("no cluster yet"), "{empty:?}");
+    let first = register(1, "abc").await;
+    assert!(first.message.contains("1 of them"), "{first:?}");
+    let other = register(2, "xyz").await;
+    let inconsistent = i32::from(ErrorCode::InconsistentClusterId.code());
+    assert_eq!(other.error, inconsistent, "{other:?}");
+    let second = register(2, "abc").await;
+    assert_eq!(second.error, 0, "{second:?}");
+    assert_eq!(register(1, "abc").await.error, 0);
+    let cluster = controller.metadata().cluster();
+    let image = cluster.image();
+    assert_eq!(image.cluster_id, "abc");
+    let orders = &image.topic("orders").expect("rebuilt").partitions[&0];
+    assert_eq!(orders.elr, [BrokerId(2)]);
+    assert_eq!(image.config("orders", "min.insync.replicas"), Some("2"));
+    let beginning = image.brokers[&BrokerId(2)].epoch.0;
+    assert!(beginning > 1_000_000_000_000, "{beginning}");
+    // And a new broker is welcome.
+    assert_eq!(register(3, "").await.error, 0);
 }

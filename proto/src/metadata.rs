@@ -107,6 +107,10 @@ pub enum Record {
     Cluster {
         /// 22 characters, as in `meta.properties`.
         cluster_id: String,
+        /// Added to the position in the quorum's log it gives a metadata offset. Not 0 where the metadata was lost and rebuilt:
+        /// so the offsets, and with them the broker epochs, are above those of the lost history.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        offset_base: i64,
     },
     /// A topic exists.
     Topic {
@@ -150,6 +154,11 @@ pub enum Record {
     },
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
 /// A topic in the image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topic {
@@ -166,6 +175,8 @@ pub struct Topic {
 pub struct Image {
     /// The cluster's id, once known.
     pub cluster_id: String,
+    /// What metadata offsets have above positions in the quorum's log.
+    pub offset_base: i64,
     /// Registered brokers.
     pub brokers: BTreeMap<BrokerId, Arc<BrokerRegistration>>,
     /// Topics by identity.
@@ -182,7 +193,13 @@ impl Image {
     /// Takes one record into account.
     pub fn apply(&mut self, record: &Record) {
         match record {
-            Record::Cluster { cluster_id } => self.cluster_id.clone_from(cluster_id),
+            Record::Cluster {
+                cluster_id,
+                offset_base,
+            } => {
+                self.cluster_id.clone_from(cluster_id);
+                self.offset_base = *offset_base;
+            }
             Record::Topic { name, id } => {
                 let topic = Topic {
                     name: name.clone(),
@@ -230,6 +247,7 @@ impl Image {
     pub fn to_records(&self) -> Vec<Record> {
         let mut records = vec![Record::Cluster {
             cluster_id: self.cluster_id.clone(),
+            offset_base: self.offset_base,
         }];
         records.extend(self.brokers.values().map(|b| Record::Broker((**b).clone())));
         for topic in self.topics.values() {
@@ -332,6 +350,7 @@ mod tests {
         vec![
             Record::Cluster {
                 cluster_id: "abc".into(),
+                offset_base: 7,
             },
             Record::Topic {
                 name: "orders".into(),

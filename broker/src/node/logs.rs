@@ -354,5 +354,6 @@ impl Logs {
 }
 
 mod closing;
+mod holdings;
 #[cfg(test)]
 mod tests;

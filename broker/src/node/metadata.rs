@@ -88,6 +88,8 @@ async fn open(node: &Node) -> Result<(String, Streaming<MetadataUpdate>), Status
     let (address, mut client) = node.active.connect().await?;
     let request = MetadataRequest {
         after_offset: node.membership.applied(),
+        broker_id: node.me().0,
+        broker_epoch: node.membership.registered().map(|e| e.0),
     };
     match client.metadata(request).await {
         Ok(updates) => Ok((address, updates.into_inner())),

@@ -270,8 +270,9 @@ impl Registrar {
     async fn register(&self) -> anyhow::Result<()> {
         let mut pause = Pause::new(REGISTER_PAUSES);
         let mut told = String::new();
+        let request = self.request();
         loop {
-            let why = match self.node.controller.register(self.request()).await {
+            let why = match self.node.controller.register(request.clone()).await {
                 Ok(answer) => match ErrorCode::from_wire(answer.error as i16) {
                     Ok(()) => {
                         let epoch = BrokerEpoch(answer.broker_epoch);
@@ -279,9 +280,9 @@ impl Registrar {
                         tokio::task::block_in_place(|| self.node.logs.note_epoch(epoch));
                         return Ok(());
                     }
-                    Err(ErrorCode::InconsistentClusterId) => {
+                    Err(ErrorCode::InconsistentClusterId | ErrorCode::StaleBrokerEpoch) => {
                         anyhow::bail!(
-                            "the controller at {} belongs to another cluster than the data in {}: {}",
+                            "the controller at {} cannot take the data in {}: {}. Nothing was changed here",
                             self.node.active.address(),
                             self.node.logs.paths().join(", "),
                             answer.message
@@ -302,6 +303,7 @@ impl Registrar {
 
     fn request(&self) -> RegisterRequest {
         let config = &self.node.config;
+        let holdings = self.node.logs.holdings();
         RegisterRequest {
             broker_id: self.node.me().0,
             cluster_id: self.node.logs.cluster_id().unwrap_or_default(),
@@ -320,6 +322,9 @@ impl Registrar {
                 .collect(),
             previous_broker_epoch: self.node.logs.previous_epoch().map(|e| e.0),
             rack: config.rack.clone().unwrap_or_default(),
+            registered_epoch: self.node.membership.registered().map(|e| e.0),
+            holdings: holdings.logs,
+            next_producer_id: holdings.next_producer_id,
         }
     }
 }

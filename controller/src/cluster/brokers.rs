@@ -6,6 +6,7 @@ use epoka_proto::ids::{BrokerEpoch, BrokerId};
 use epoka_proto::metadata::{Assignment, BrokerRegistration, Record};
 
 use super::commands::{Fault, Refusal, Registration, Withdrawal};
+use super::restore::is_vacant;
 use super::work::Work;
 
 impl Work<'_> {
@@ -14,14 +15,8 @@ impl Work<'_> {
         if let Some(theirs) = &new.cluster_id
             && *theirs != self.image().cluster_id
         {
-            return Err(Refusal::new(
-                ErrorCode::InconsistentClusterId,
-                format!(
-                    "broker {} belongs to cluster {theirs}, this is cluster {}",
-                    new.broker,
-                    self.image().cluster_id
-                ),
-            ));
+            let message = self.foreign(new.broker, theirs);
+            return Err(Refusal::new(ErrorCode::InconsistentClusterId, message));
         }
         let old = self.image().brokers.get(&new.broker).cloned();
         let same_life = old.filter(|o| o.incarnation == new.incarnation);
@@ -45,6 +40,31 @@ impl Work<'_> {
             shutting_down,
         });
         Ok(epoch)
+    }
+
+    /// What to tell a broker of another cluster. Where this one has no topics, its directory may be the one that was lost.
+    fn foreign(&self, broker: BrokerId, theirs: &str) -> String {
+        let image = self.image();
+        let restore = "EPOKA_RESTORE_BROKERS set to the number of brokers that hold data, and then the brokers";
+        if is_vacant(image) {
+            return format!(
+                "broker {broker} belongs to cluster {theirs}, of which this controller has no memory: it is new, without \
+                 topics and brokers. If the controller's directory was lost, put it back; or have the metadata rebuilt from \
+                 the brokers: start the controller once with {restore}"
+            );
+        }
+        let (id, brokers, topics) = (&image.cluster_id, image.brokers.len(), image.topics.len());
+        let mut message = format!(
+            "broker {broker} belongs to cluster {theirs}, and this is cluster {id} with {brokers} broker(s) and {topics} \
+             topic(s); check controller.quorum.bootstrap.servers"
+        );
+        if topics == 0 {
+            message.push_str(&format!(
+                ". If the controller's directory was lost, put it back; or start the controller on an empty directory with \
+                 {restore}"
+            ));
+        }
+        message
     }
 
     /// Ends the previous life of a broker before the next one is admitted. A lease may have run out without being acted on,

@@ -24,6 +24,8 @@ pub enum Command {
         /// Cluster-wide configuration values.
         configs: BTreeMap<String, String>,
     },
+    /// The metadata of a cluster that lost it, as its brokers' data has it. Refused where there is any metadata.
+    Restore(Restoration),
     /// A broker process introduces itself (C-10). That the old session is dead is for the sender to know.
     Register(Registration),
     /// A broker is taken to be dead: out of every ISR and leadership (C-18). An epoch that is not current does nothing.
@@ -112,6 +114,43 @@ pub enum Command {
         /// Which life of it.
         epoch: BrokerEpoch,
     },
+}
+
+/// Metadata rebuilt from what brokers hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Restoration {
+    /// The cluster that the data belongs to.
+    pub cluster_id: String,
+    /// Cluster-wide configuration values, as for a new cluster.
+    pub configs: BTreeMap<String, String>,
+    /// The topics found.
+    pub topics: Vec<RestoredTopic>,
+    /// Added to positions in the quorum's log, it gives metadata offsets that were never used before.
+    pub offset_base: i64,
+    /// The first producer id that nobody can have been given before.
+    pub next_producer_id: i64,
+}
+
+/// A topic that brokers hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RestoredTopic {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: TopicId,
+    /// Its partitions, from number 0 on.
+    pub partitions: Vec<RestoredPartition>,
+}
+
+/// A partition that brokers hold, or should.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RestoredPartition {
+    /// The brokers that hold it, or where nobody does, that are to.
+    pub replicas: Vec<BrokerId>,
+    /// Those that hold everything committed; none where that is not certain.
+    pub eligible: Vec<BrokerId>,
+    /// Above every epoch that any leader had.
+    pub leader_epoch: LeaderEpoch,
 }
 
 /// A broker's introduction.

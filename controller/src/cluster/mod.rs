@@ -13,6 +13,7 @@ mod names;
 mod notices;
 mod placement;
 mod producer_ids;
+mod restore;
 mod topics;
 mod work;
 
@@ -21,10 +22,12 @@ use serde::{Deserialize, Serialize};
 
 pub use commands::{
     Command, ConfigChange, ElectionKind, ElectionReply, Fault, IsrProposal, NewPartitions,
-    NewTopic, Refusal, Registration, Reply, TopicRef, TopicReply, Withdrawal,
+    NewTopic, Refusal, Registration, Reply, Restoration, RestoredPartition, RestoredTopic,
+    TopicRef, TopicReply, Withdrawal,
 };
 pub use invariants::broken_invariants;
 pub use notices::Notice;
+pub use restore::{Holding, Offer, Offers, Reach, is_vacant};
 
 use work::Work;
 
@@ -65,6 +68,7 @@ impl Cluster {
                 cluster_id,
                 configs,
             } => work.initialize(cluster_id, configs),
+            Command::Restore(restoration) => Reply::Done(work.restore(restoration)),
             Command::Register(registration) => Reply::Registered(work.register(registration)),
             Command::Fence { broker, epoch } => Reply::Done(work.fence(*broker, *epoch)),
             Command::Unfence { broker, epoch } => Reply::Done(work.unfence(*broker, *epoch)),

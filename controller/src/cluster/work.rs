@@ -121,6 +121,7 @@ impl<'a> Work<'a> {
         if self.image.cluster_id.is_empty() {
             self.write(Record::Cluster {
                 cluster_id: cluster_id.to_owned(),
+                offset_base: 0,
             });
             for (key, value) in configs {
                 self.write(Record::Config {

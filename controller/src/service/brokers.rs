@@ -10,34 +10,32 @@ use epoka_proto::v1::*;
 use futures::StreamExt as _;
 use tonic::{Response, Status};
 
-use super::{Answers, convert};
-use crate::cluster::{Command, Refusal, Reply};
+use super::{Answers, convert, restore};
+use crate::cluster::{Command, Refusal, Registration, Reply};
 use crate::shared::Shared;
 
-/// Refuses a second process of one broker while the first is live (C-10); whatever else happened to the first, the command
-/// buries it.
 pub(super) async fn register(
     shared: &Shared,
     request: RegisterRequest,
 ) -> Result<Response<RegisterResponse>, Status> {
     shared.require_active()?;
+    let offer = convert::offer(&request)?;
+    let was_registered = request.registered_epoch.is_some();
     let registration = convert::registration(request)?;
     let id = registration.broker;
-    let other_life = shared.metadata.read(|cluster| {
-        let known = cluster.image().brokers.get(&id);
-        known.is_some_and(|b| b.incarnation != registration.incarnation)
-    });
-    let result = if other_life && shared.liveness.lock().is_live(id, shared.now()) {
-        Err(Refusal::new(
-            ErrorCode::DuplicateBrokerRegistration,
-            format!("another process runs as broker {id}; stop it or wait until its session ends"),
-        ))
-    } else {
-        let outcome = shared.propose(Command::Register(registration)).await?;
-        let Reply::Registered(result) = outcome.reply else {
-            unreachable!("a registration is answered with an epoch");
-        };
-        result
+    let admissible = match refusal(shared, &registration, was_registered) {
+        Some(refusal) => Err(refusal),
+        None => restore::restore_first(shared, id, offer).await?,
+    };
+    let result = match admissible {
+        Err(refusal) => Err(refusal),
+        Ok(()) => {
+            let outcome = shared.propose(Command::Register(registration)).await?;
+            let Reply::Registered(result) = outcome.reply else {
+                unreachable!("a registration is answered with an epoch");
+            };
+            result
+        }
     };
     let (error, message) = convert::refusal(&result);
     Ok(Response::new(RegisterResponse {
@@ -47,12 +45,54 @@ pub(super) async fn register(
     }))
 }
 
+/// Refuses a second process of one broker while the first is live (C-10); whatever else happened to the first, the command
+/// buries it. And refuses a process that was registered in a history of which this controller knows nothing: what it has
+/// applied of that must not be mixed with what is here. A new process of the same broker knows nothing yet, and is welcome.
+fn refusal(shared: &Shared, new: &Registration, was_registered: bool) -> Option<Refusal> {
+    let id = new.broker;
+    let (same_life, other_life, of_this_cluster) = shared.metadata.read(|cluster| {
+        let image = cluster.image();
+        let known = image.brokers.get(&id).map(|b| b.incarnation);
+        let theirs = new.cluster_id.as_ref();
+        (
+            known == Some(new.incarnation),
+            known.is_some_and(|k| k != new.incarnation),
+            theirs.is_none_or(|c| *c == image.cluster_id) || restore::is_awaited(shared, image),
+        )
+    });
+    if was_registered && !same_life && of_this_cluster {
+        return Some(Refusal::new(
+            ErrorCode::StaleBrokerEpoch,
+            format!(
+                "the controller does not know this process of broker {id}: its metadata was rebuilt, or another process took \
+                 the broker's place; start the broker again"
+            ),
+        ));
+    }
+    (other_life && shared.liveness.lock().is_live(id, shared.now())).then(|| {
+        let message =
+            format!("another process runs as broker {id}; stop it or wait until its session ends");
+        Refusal::new(ErrorCode::DuplicateBrokerRegistration, message)
+    })
+}
+
 /// The metadata from where the caller is, for as long as this controller is active.
 pub(super) fn metadata(
     shared: Arc<Shared>,
     request: MetadataRequest,
 ) -> Result<Response<Answers<MetadataUpdate>>, Status> {
     shared.require_active()?;
+    if let Some(epoch) = request.broker_epoch {
+        let id = BrokerId(request.broker_id);
+        let known = shared
+            .metadata
+            .read(|c| c.image().brokers.get(&id).map(|b| b.epoch));
+        if known != Some(BrokerEpoch(epoch)) {
+            return Err(Status::failed_precondition(format!(
+                "STALE_BROKER_EPOCH: broker {id} is not registered with epoch {epoch} here"
+            )));
+        }
+    }
     let updates = shared.metadata.follow(request.after_offset).map(Ok);
     let deposed = async move { Err(shared.deposed().await) };
     let end = Box::pin(futures::stream::once(deposed));

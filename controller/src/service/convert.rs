@@ -1,15 +1,18 @@
 //! Between gRPC messages and the cluster's types: sentinels of the wire end here. A message that cannot be what any caller
 //! of ours means is INVALID_ARGUMENT.
 
+use epoka_proto::epochs::{EpochHistory, EpochStart};
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{BrokerEpoch, BrokerId, Incarnation, PartitionId, TopicId};
+use epoka_proto::ids::{
+    BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, TopicId,
+};
 use epoka_proto::metadata::Endpoint;
 use epoka_proto::v1;
 use tonic::Status;
 
 use crate::cluster::{
-    ConfigChange, Fault, IsrProposal, NewPartitions, NewTopic, Refusal, Registration, TopicRef,
-    TopicReply, Withdrawal,
+    ConfigChange, Fault, Holding, IsrProposal, NewPartitions, NewTopic, Offer, Reach, Refusal,
+    Registration, TopicRef, TopicReply, Withdrawal,
 };
 
 /// The wire code of an error, 0 for none.
@@ -58,6 +61,45 @@ pub(super) fn registration(message: v1::RegisterRequest) -> Result<Registration,
             .collect::<Result<_, _>>()?,
         previous_epoch: message.previous_broker_epoch.map(BrokerEpoch),
         rack: some(message.rack),
+    })
+}
+
+/// What a broker offers to rebuild lost metadata from; `None` when it belongs to no cluster.
+pub(super) fn offer(message: &v1::RegisterRequest) -> Result<Option<Offer>, Status> {
+    if message.cluster_id.is_empty() {
+        return Ok(None);
+    }
+    let holdings = message.holdings.iter().map(holding);
+    Ok(Some(Offer {
+        cluster_id: message.cluster_id.clone(),
+        holdings: holdings.collect::<Result<_, _>>()?,
+        next_broker_epoch: message
+            .previous_broker_epoch
+            .map_or(0, |epoch| epoch.saturating_add(1)),
+        next_producer_id: message.next_producer_id,
+    }))
+}
+
+fn holding(message: &v1::Holding) -> Result<Holding, Status> {
+    let entries = message.history.iter().map(|e| EpochStart {
+        epoch: LeaderEpoch(e.epoch),
+        start: Offset(e.start),
+    });
+    // What makes no sense is as good as unreadable.
+    let reach = EpochHistory::from_entries(entries.collect())
+        .filter(|_| !message.unreadable && message.log_end >= 0)
+        .map(|history| Reach {
+            history,
+            log_end: Offset(message.log_end),
+            high_watermark: Offset(message.high_watermark),
+        });
+    Ok(Holding {
+        topic: message.topic.clone(),
+        partition: PartitionId {
+            topic: topic_id(&message.topic_id)?,
+            partition: message.partition,
+        },
+        reach,
     })
 }
 

@@ -6,6 +6,7 @@ mod brokers;
 mod convert;
 mod heartbeat;
 mod quorum;
+mod restore;
 
 use std::pin::Pin;
 use std::sync::Arc;

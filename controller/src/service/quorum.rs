@@ -59,7 +59,8 @@ pub(super) fn describe(shared: &Shared) -> DescribeQuorumResponse {
         Role::Passive { active } => active,
         Role::Stopping => None,
     };
-    let end = |index: Option<u64>| index.map(|i| i as i64 + 1);
+    let base = shared.metadata.read(|c| c.image().offset_base);
+    let end = |index: Option<u64>| index.map(|i| base + i as i64 + 1);
     let log_end = |id: u64| {
         if id == shared.quorum.id {
             return end(raft.last_log_index);

@@ -98,7 +98,11 @@ impl Broker {
         incarnation: u128,
         epoch: i64,
     ) -> Self {
-        let request = MetadataRequest { after_offset: None };
+        let request = MetadataRequest {
+            after_offset: None,
+            broker_id: id,
+            broker_epoch: Some(epoch),
+        };
         let metadata = client.metadata(request).await.expect("metadata");
         let (beats, receiver) = mpsc::channel(4);
         let answers = client.heartbeat(ReceiverStream::new(receiver)).await;

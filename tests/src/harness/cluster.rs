@@ -182,6 +182,23 @@ impl Cluster {
 
     // What is done to nodes.
 
+    /// Gives a node another property at its next start.
+    pub fn set_property(&mut self, node: Node, name: &str, value: &str) {
+        let properties = &mut self.member(node).properties;
+        properties.insert(name.into(), value.into());
+    }
+
+    /// Waits until a node has ended by itself.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn ended(&mut self, node: Node) -> ExitStatus {
+        let status = self.process(node).exited(PATIENCE).await;
+        self.timeline.note(format!("{node} ended"));
+        self.member(node).process = None;
+        status
+    }
+
     /// Starts a node that is not running.
     ///
     /// # Panics

@@ -72,11 +72,11 @@ impl Directory {
     }
 
     /// Checks that brokers' data of a cluster is not all that is left of it: controllers that have lost their records would
-    /// found another cluster, to which that data does not belong.
+    /// found another cluster, to which that data does not belong, unless they are `restoring`.
     ///
     /// # Errors
     /// So many of the `controllers` have lost their records that the others are no majority.
-    pub fn check_controllers(&self, controllers: i32) -> Outcome {
+    pub fn check_controllers(&self, controllers: i32, restoring: bool) -> Outcome {
         let Some((brokers, cluster)) = self.brokers_of_a_cluster() else {
             return Ok(());
         };
@@ -86,17 +86,21 @@ impl Directory {
             .filter(|name| !has_records(&self.path.join(name)))
             .collect();
         let left = usize::try_from(controllers).unwrap_or(0) - lost.len();
-        if left > lost.len() {
+        if left > lost.len() || left == 0 && restoring {
             return Ok(());
         }
-        let all = if left == 0 {
-            ""
+        let (all, rebuild) = if left == 0 {
+            let rebuild = format!(
+                "have it rebuilt from the brokers' data with --set epoka.restore.brokers={}, ",
+                brokers.len()
+            );
+            ("", rebuild)
         } else {
-            ", and the rest is no majority"
+            (", and the rest is no majority", String::new())
         };
         Err(Failure::wrong(format!(
             "{directory} holds data of cluster {cluster} in {brokers}, but {lost} has lost the cluster's metadata \
-             (which topics there are, who leads){all}: put it back from a copy of the directory, or start over with \
+             (which topics there are, who leads){all}: put it back from a copy of the directory, {rebuild}or start over with \
              --fresh, which deletes the brokers' data too; nothing was changed",
             directory = self.path.display(),
             brokers = brokers.join(", "),
@@ -211,22 +215,35 @@ mod tests {
             std::fs::create_dir_all(file.parent().expect("inside")).expect("writable");
             std::fs::write(file, text).expect("writable");
         };
-        directory.check_controllers(1).expect("nothing there yet");
+        directory
+            .check_controllers(1, false)
+            .expect("nothing there yet");
         write("broker-1/meta.properties", "node.id=1\nversion=1\n");
-        directory.check_controllers(1).expect("in no cluster yet");
+        directory
+            .check_controllers(1, false)
+            .expect("in no cluster yet");
         write("broker-2/meta.properties", "node.id=2\ncluster.id=abc\n");
-        let refused = directory.check_controllers(1).expect_err("lost");
+        let refused = directory.check_controllers(1, false).expect_err("lost");
         let refused = refused.to_string();
-        for part in ["abc", "broker-2", "controller-1", "--fresh"] {
+        for part in [
+            "abc",
+            "broker-2",
+            "controller-1",
+            "restore.brokers=1",
+            "--fresh",
+        ] {
             assert!(refused.contains(part), "{refused}");
         }
+        directory.check_controllers(1, true).expect("told to");
         let log = "__cluster_metadata-0/00000000000000000000.log";
         write(&format!("controller-1/{log}"), "");
-        directory.check_controllers(1).expect("there");
-        let refused = directory.check_controllers(3).expect_err("one of three");
+        directory.check_controllers(1, false).expect("there");
+        let refused = directory
+            .check_controllers(3, false)
+            .expect_err("one of three");
         assert!(refused.to_string().contains("no majority"), "{refused}");
         write(&format!("controller-3/{log}"), "");
-        directory.check_controllers(3).expect("a majority");
+        directory.check_controllers(3, false).expect("a majority");
         std::fs::remove_dir_all(path).expect("there");
     }
 

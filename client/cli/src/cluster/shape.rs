@@ -32,7 +32,9 @@ impl Shape {
         let controllers = count(Kind::Controller, plan.controllers, before.as_ref(), 1)?;
         let brokers = count(Kind::Broker, plan.brokers, before.as_ref(), 3)?;
         if !plan.fresh {
-            directory.check_controllers(controllers)?;
+            let restoring =
+                |(name, value): &(String, String)| name == "epoka.restore.brokers" && value != "0";
+            directory.check_controllers(controllers, plan.set.iter().any(restoring))?;
         }
         Ok(Self {
             before,

@@ -45,6 +45,11 @@ pub const KEYS: &[(&str, &str, &str)] = &[
         "Topics to make where they are missing, once enough brokers serve: NAME:PARTITIONS:RF[:key=value,...], separated by semicolons.",
     ),
     (
+        "epoka.restore.brokers",
+        "0",
+        "Not 0: a controller that lost its metadata rebuilds it from the data of so many brokers, which must be all that hold any.",
+    ),
+    (
         "auto.leader.rebalance.enable",
         "true",
         "Whether leaderships are moved back to preferred leaders from time to time.",
@@ -103,6 +108,7 @@ pub fn from_properties(properties: &Properties) -> Result<ControllerConfig, Stri
     config.voters = voters(text("controller.quorum.voters"))?;
     config.session_timeout = Duration::from_millis(number("broker.session.timeout.ms")?.max(1));
     config.stream_grace = Duration::from_millis(number("epoka.stream.grace.ms")?);
+    config.restore_brokers = number("epoka.restore.brokers")? as usize;
     let balance = Duration::from_secs(number("leader.imbalance.check.interval.seconds")?.max(1));
     config.balance_interval = match text("auto.leader.rebalance.enable") {
         "true" => Some(balance),
@@ -215,6 +221,7 @@ mod tests {
             ("min.insync.replicas", "2"),
             ("log.segment.bytes", "1048576"),
             ("num.partitions", "3"),
+            ("epoka.restore.brokers", "3"),
             (
                 "epoka.topics",
                 "orders:3:3:min.insync.replicas=2; audit:1:1;",
@@ -234,6 +241,7 @@ mod tests {
             })
             .collect();
         assert_eq!(topics, [("orders", 3, 3, 1), ("audit", 1, 1, 0)]);
+        assert_eq!(config.restore_brokers, 3);
         assert_eq!(config.listen.port(), 7001);
         assert_eq!(config.voters[1], (2, "127.0.0.1:7002".to_owned()));
         assert_eq!(config.session_timeout, Duration::from_secs(9));
@@ -267,6 +275,7 @@ mod tests {
             ("num.partitions", "0", "1 or more"),
             ("epoka.topics", "orders", "epoka.topics: `orders`"),
             ("epoka.topics", "a:1:1;a:2:1", "names a twice"),
+            ("epoka.restore.brokers", "all", "not a number"),
             ("auto.leader.rebalance.enable", "yes", "true or false"),
         ] {
             let error = read(&[(key, value)]).expect_err(key);

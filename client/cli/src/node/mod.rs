@@ -111,9 +111,16 @@ pub async fn run_broker(args: NodeArgs) -> Outcome {
             tracing::info!(%id, "stopped cleanly");
             Ok(())
         }
-        Some(error) => Err(Failure::wrong(format!(
-            "broker {id} cannot go on: {error:#}"
-        ))),
+        Some(error) => {
+            // Closed whole, its data may be claimed at the next start as if this one had never been.
+            tokio::select! {
+                () = broker.shutdown() => {}
+                () = stop.received() => {}
+            }
+            Err(Failure::wrong(format!(
+                "broker {id} cannot go on: {error:#}"
+            )))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod alter_partition;
 mod brokers;
 mod random;
+mod restore;
 mod topics;
 mod withdraw;
 
