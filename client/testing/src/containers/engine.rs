@@ -55,7 +55,7 @@ impl Engine {
         }
         Err(Error::NoDocker {
             why: format!(
-                "the Docker engine has no image {name}:{tag}: build it from deploy/Dockerfile, or name another with \
+                "the Docker engine has no image {name}:{tag}: build it with deploy/image, or name another with \
                  EPOKA_IMAGE or Builder::image"
             ),
         })

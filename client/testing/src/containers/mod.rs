@@ -4,13 +4,13 @@
 mod cleanup;
 mod engine;
 mod environment;
+mod readiness;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::time::Duration;
 
 use epoka_client::events::Collector;
-use epoka_client::{Client, ClientConfig, Metadata};
+use epoka_client::{Client, ClientConfig};
 use epoka_proto::events::EventLog;
 use epoka_proto::v1::ProcessChange;
 use epoka_proto::v1::event::Kind as EventKind;
@@ -21,7 +21,6 @@ use testcontainers::bollard::models::PortBinding;
 use testcontainers::core::{ExecCommand, IntoContainerPort as _};
 use testcontainers::runners::AsyncRunner as _;
 use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt as _};
-use tokio::time::{Instant, sleep};
 use tonic::transport::server::TcpIncoming;
 
 use crate::action::{Action, State};
@@ -38,8 +37,6 @@ const IMAGE: (&str, &str) = ("epoka", "latest");
 const VARIABLE: &str = "EPOKA_IMAGE";
 /// How long a clean stop may take before the engine kills.
 const GRACE_SECONDS: i32 = 30;
-/// Pause between two looks at a cluster that is not ready yet.
-const PAUSE: Duration = Duration::from_millis(20);
 /// What a node is asked for its health, and what it says then.
 const HEALTH: ([&str; 3], &str) = (["/epoka", "health", "controller"], "ready");
 
@@ -298,49 +295,6 @@ impl Containers {
             detail: String::new(),
         }));
     }
-
-    /// Waits until every broker answers, and sees leaders with their minimum ISR in every topic.
-    async fn until_ready(&self, plan: &Builder) -> Result<()> {
-        let begun = Instant::now();
-        let client = Client::new(self.brokers(), ClientConfig::default());
-        let topics = plan.topic_names();
-        loop {
-            let brokers = self.brokers();
-            let looks = brokers.iter().map(|at| client.describe(at.clone()));
-            let looks = join_all(looks).await;
-            let missing = looks.into_iter().zip(&brokers).find_map(|(look, at)| {
-                let missing = look.map(|metadata| missing(&metadata, &brokers, &topics));
-                match missing {
-                    Ok(missing) => missing,
-                    Err(error) => Some(format!("the broker at {at} does not answer: {error}")),
-                }
-            });
-            let Some(missing) = missing else {
-                return Ok(());
-            };
-            let down = self
-                .states()
-                .await?
-                .into_iter()
-                .find(|(_, s)| *s == State::Down);
-            let why = match down {
-                Some((node, _)) => {
-                    let why = self.last_words(node).await;
-                    format!("{node} ended while starting: {why}")
-                }
-                None if begun.elapsed() < plan.patience => {
-                    sleep(PAUSE).await;
-                    continue;
-                }
-                None => format!(
-                    "waited {} ms; last seen: {missing}",
-                    begun.elapsed().as_millis()
-                ),
-            };
-            let directory = None;
-            return Err(Error::NotReady { why, directory });
-        }
-    }
 }
 
 impl Drop for Containers {
@@ -348,27 +302,6 @@ impl Drop for Containers {
         let held = self.nodes.drain(..).map(|node| node.container);
         cleanup::remove(&self.names.network, held.collect());
     }
-}
-
-/// What a broker does not see yet.
-fn missing(metadata: &Metadata, brokers: &[String], topics: &[String]) -> Option<String> {
-    let serving = metadata.brokers.values().filter(|b| !b.fenced).count();
-    if serving < brokers.len() {
-        return Some(format!("{serving} of {} brokers serve", brokers.len()));
-    }
-    topics.iter().find_map(|name| {
-        let Some(topic) = metadata.topics.get(name) else {
-            return Some(format!("topic {name} is not known everywhere"));
-        };
-        let waiting = topic.partitions.iter().find(|(_, p)| !p.is_writable());
-        waiting.map(|(number, p)| {
-            let (isr, least) = (p.isr.len(), p.min_isr);
-            format!(
-                "{name}-{number} has {isr} of {least} in-sync replicas and leader {:?}",
-                p.leader
-            )
-        })
-    })
 }
 
 /// The image that was asked for, else what EPOKA_IMAGE names, else the usual one.
