@@ -49,7 +49,20 @@ impl Collector {
     /// Follows every broker of a cluster, those that join later too, and through them the controllers. Needs nothing but a way
     /// to some brokers.
     pub fn of_cluster(client: &Client, window: Duration) -> Self {
+        Self::of_cluster_and(client, [], window)
+    }
+
+    /// As [`Self::of_cluster`], and whoever else has events to tell at these addresses.
+    pub fn of_cluster_and(
+        client: &Client,
+        others: impl IntoIterator<Item = String>,
+        window: Duration,
+    ) -> Self {
         Self::of(window, |listener, followers| {
+            for address in others {
+                let source = Source::node(client.connections().clone(), address);
+                followers.spawn(source.follow(listener.clone()));
+            }
             followers.spawn(follow_cluster(client.clone(), listener));
         })
     }

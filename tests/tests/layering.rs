@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "epoka-proto",
         ],
     ),
+    ("client/testing", &["epoka-client", "epoka-proto"]),
 ];
 
 fn root() -> PathBuf {
