@@ -197,3 +197,32 @@ async fn running_brokers_that_meet_a_rebuilding_controller_say_that_they_must_be
     load.audit().await.assert_clean();
     cluster.await_whole().await;
 }
+
+/// Nobody told the controller to rebuild anything: the brokers say so, and end whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_brokers_that_meet_a_controller_without_memory_say_what_to_do() {
+    let spec = Spec::default().topic("orders", 1, &[]);
+    let mut cluster = Cluster::start(EPOKA, spec).await;
+    let leader = cluster.leader_of("orders", 0).await;
+    write(&cluster, leader, -1, &["a", "b", "c"]).await;
+    cluster.kill(CONTROLLER);
+    lose_directory(&cluster, CONTROLLER);
+    cluster.start_node(CONTROLLER);
+    for broker in cluster.brokers() {
+        let status = cluster.ended(broker).await;
+        assert_eq!(status.code(), Some(1), "{broker}");
+        let output = cluster.output(broker);
+        assert!(
+            output.contains("EPOKA_RESTORE_BROKERS"),
+            "{broker} said: {output}"
+        );
+        let clean = cluster.data_dir(broker).join(".kafka_cleanshutdown");
+        assert!(clean.exists(), "{broker} closed its logs");
+    }
+    cluster.kill(CONTROLLER);
+    cluster.set_property(CONTROLLER, RESTORE, "3");
+    cluster.start_all();
+    cluster.await_all_brokers().await;
+    cluster.await_whole().await;
+    assert_eq!(values_of(&cluster), ["a", "b", "c"]);
+}

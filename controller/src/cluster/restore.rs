@@ -77,10 +77,13 @@ impl Reach {
         if committed <= Offset::ZERO {
             return true;
         }
-        let last = |of: &Self| of.history.epoch_at(Offset(committed.0 - 1));
+        let last = |of: &Self| {
+            let held = Some(Offset(committed.0 - 1)).filter(|at| *at < of.log_end);
+            held.and_then(|at| of.history.epoch_at(at))
+        };
         let same = match (last(self), last(other)) {
             (Some(here), Some(there)) => here == there,
-            // Retention has taken it from one of them.
+            // One of them does not have it: taken by retention, or lost.
             _ => true,
         };
         same && committed <= self.log_end

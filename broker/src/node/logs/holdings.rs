@@ -48,7 +48,7 @@ fn holding(id: PartitionId, name: &TopicPartition, opened: &Opened, watermark: O
         Ok(log) => Holding {
             history: log.epochs().entries().iter().map(epoch_start).collect(),
             log_end: log.end().0,
-            high_watermark: watermark.min(log.end()).0,
+            high_watermark: watermark.0,
             ..told
         },
         Err(_) => Holding {

@@ -159,6 +159,9 @@ fn a_log_that_knows_more_to_be_committed_shows_that_the_greatest_is_not_here() {
         (log(&[(2, 0), (3, 5)], 9, 0), log(&[(2, 0)], 5, 5), true),
         (log(&[(2, 0), (3, 4)], 9, 0), log(&[(2, 0)], 5, 4), true),
         (log(&[(3, 7)], 9, 0), log(&[(2, 0)], 5, 5), true),
+        // What broker 2 lost of the end, broker 1 has; or not even that one.
+        (log(&[(2, 0), (3, 5)], 9, 0), log(&[(2, 0)], 5, 9), true),
+        (log(&[(2, 0), (3, 5)], 9, 0), log(&[(2, 0)], 5, 10), false),
     ] {
         let now = restored(&offers(vec![vec![one], vec![other]])).assignment("orders", 0);
         assert_eq!(now.elr, if sure { ids(&[1]) } else { vec![] }, "{now:?}");
