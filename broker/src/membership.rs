@@ -39,6 +39,8 @@ pub struct Membership {
     vetted: watch::Sender<Option<BrokerEpoch>>,
     /// What the controller last said of the topics that are declared and not there yet.
     topics_pending: Mutex<Option<String>>,
+    /// Why this broker has not been admitted to the cluster, as far as it was told.
+    refused: Mutex<Option<String>>,
 }
 
 impl Membership {
@@ -55,6 +57,7 @@ impl Membership {
             stirred: watch::Sender::new(()),
             vetted: watch::Sender::new(None),
             topics_pending: Mutex::default(),
+            refused: Mutex::default(),
         }
     }
 
@@ -115,6 +118,15 @@ impl Membership {
 
     pub(crate) fn set_vetted(&self, epoch: BrokerEpoch) {
         self.vetted.send_replace(Some(epoch));
+    }
+
+    /// Why this broker has not been admitted to the cluster, as far as it was told.
+    pub fn refused(&self) -> Option<String> {
+        self.refused.lock().clone()
+    }
+
+    pub(crate) fn set_refused(&self, why: &str) {
+        *self.refused.lock() = Some(why.to_owned());
     }
 
     /// What the controller last said of the topics that are declared and not there yet: nothing when they all are; `None` before

@@ -14,6 +14,13 @@ const SOURCES: [&str; 6] = [
 ];
 
 fn main() {
+    let version = env!("CARGO_PKG_VERSION");
+    // A debug build is of what is being worked on; naming a commit would only have it built again after each one.
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        println!("cargo:rerun-if-changed=build.rs");
+        println!("cargo:rustc-env=EPOKA_VERSION={version} (debug build)");
+        return;
+    }
     let root = Path::new("../..");
     for source in SOURCES {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
@@ -28,7 +35,6 @@ fn main() {
     let given = std::env::var("EPOKA_COMMIT").ok().filter(|c| !c.is_empty());
     let commit =
         given.or_else(|| git(&["describe", "--always", "--abbrev=12", "--dirty=+changes"]));
-    let version = env!("CARGO_PKG_VERSION");
     match commit {
         Some(commit) => println!("cargo:rustc-env=EPOKA_VERSION={version} ({commit})"),
         None => println!("cargo:rustc-env=EPOKA_VERSION={version}"),

@@ -6,7 +6,7 @@ use epoka_proto::v1::NewTopic;
 use parking_lot::Mutex;
 use tokio::time::{Duration, timeout};
 
-use crate::cluster::{Command, Reply};
+use crate::cluster::{Command, ConfigChange, Reply};
 use crate::service::new_topic;
 use crate::shared::{Role, Shared};
 
@@ -93,7 +93,28 @@ async fn attempt(shared: &Shared) {
     let missing = declared.missing(image);
     if missing.is_empty() {
         warn_of_other_shapes(&declared.topics, image);
-        return declared.note(Progress::Made(newest));
+        let lost = if shared.config.restore_brokers > 0 {
+            settings_without_value(&declared.topics, image)
+        } else {
+            Vec::new()
+        };
+        if lost.is_empty() {
+            return declared.note(Progress::Made(newest));
+        }
+        tracing::info!(
+            count = lost.len(),
+            "gives declared topics the settings that were lost"
+        );
+        if let Err(status) = shared
+            .propose(Command::AlterConfigs { changes: lost })
+            .await
+        {
+            let why = status.message().to_owned();
+            declared.note(Progress::Pending(format!(
+                "settings of declared topics: {why}"
+            )));
+        }
+        return;
     }
     let names = missing
         .iter()
@@ -124,6 +145,24 @@ async fn attempt(shared: &Shared) {
     } else {
         tracing::info!(topics = names, "made the declared topics");
     }
+}
+
+/// Declared settings that topics do not have: a rebuilt cluster has lost them all.
+fn settings_without_value(topics: &[NewTopic], image: &Image) -> Vec<ConfigChange> {
+    let changes = topics.iter().flat_map(|topic| {
+        let name: std::sync::Arc<str> = topic.name.as_str().into();
+        let known = image.configs.get(&Some(name)).cloned().unwrap_or_default();
+        topic
+            .configs
+            .iter()
+            .filter(move |(key, _)| !known.contains_key(*key))
+            .map(|(key, value)| ConfigChange {
+                topic: Some(topic.name.clone()),
+                key: key.clone(),
+                value: Some(value.clone()),
+            })
+    });
+    changes.collect()
 }
 
 /// What exists stays as it is.

@@ -3,9 +3,10 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use epoka_client::ProducerRecord;
+use epoka_client::{ProducerRecord, Start};
 use epoka_proto::ids::{BrokerId, TopicPartition};
 use epoka_tests::docker::{Compose, Docker, Shape, Verify, docker, try_docker};
+use epoka_tests::harness::wait::poll;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -213,6 +214,58 @@ async fn a_broker_that_lost_its_volume_says_so_and_copies_everything_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_lost_its_volume_is_refused_and_then_rebuilds_its_metadata() {
+    let Some(docker_there) = Docker::find().await else {
+        return;
+    };
+    let cluster = Compose::up(&docker_there, docker_there.tools[0], Shape::Single).await;
+    written(&cluster).await;
+    written(&cluster).await;
+    let container = cluster.container("controller-1").await;
+    docker(&["rm", "--force", &container]).await;
+    docker(&["volume", "rm", &cluster.volume("controller-1")]).await;
+    cluster
+        .compose(&["up", "-d", "--no-deps", "controller-1"])
+        .await;
+    for broker in 1..=3 {
+        let service = format!("broker-{broker}");
+        let ended = poll(PATIENCE, async || {
+            match cluster
+                .inspect(&service, "{{.State.Status}} {{.State.ExitCode}}")
+                .await
+            {
+                ended if ended == "exited 1" => Ok(()),
+                other => Err(other),
+            }
+        });
+        ended
+            .await
+            .unwrap_or_else(|seen| panic!("{service} is {seen}"));
+        let said = cluster.logs(&service).await;
+        assert!(
+            said.contains("EPOKA_RESTORE_BROKERS") && said.contains("Nothing was changed"),
+            "{said}"
+        );
+    }
+    cluster
+        .compose_with(&[("EPOKA_RESTORE_BROKERS", "3")], &["up", "-d"])
+        .await;
+    cluster.await_healthy().await;
+    let metadata = cluster.await_whole().await;
+    // What the file declares of a topic is declared again.
+    assert_eq!(
+        metadata.topics["orders"].configs["min.insync.replicas"],
+        "2"
+    );
+    written(&cluster).await;
+    for partition in 0..3 {
+        let name = TopicPartition::new("orders", partition);
+        let end = cluster.client().find_offset(&name, Start::Latest).await;
+        assert_eq!(end.expect("it answers").offset.0, 3, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_active_one_of_three_controllers_is_killed_and_another_takes_over() {
     let Some(docker_there) = Docker::find().await else {
         return;
@@ -286,8 +339,7 @@ async fn the_image_holds_a_binary_that_needs_nothing_and_refuses_what_cannot_wor
     ];
     docker(&[&run[..], &hard[..], &settings[..], &[image, "controller"]].concat()).await;
     let check = ["exec", &name, "/epoka", "health", "controller"];
-    let healthy =
-        epoka_tests::harness::wait::poll(PATIENCE, async || try_docker(&check).await).await;
+    let healthy = poll(PATIENCE, async || try_docker(&check).await).await;
     drop(try_docker(&["rm", "--force", &name]).await);
     drop(try_docker(&["volume", "rm", &volume]).await);
     assert_eq!(healthy.as_deref(), Ok("ready"));

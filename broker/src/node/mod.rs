@@ -13,6 +13,7 @@ mod metadata;
 mod pause;
 mod producer_ids;
 mod readiness;
+mod self_check;
 mod services;
 mod start;
 mod withdraw;
@@ -155,7 +156,8 @@ impl Node {
     /// What keeps clients from writing here; see `readiness`.
     pub(crate) fn waiting_for(&self) -> Vec<String> {
         let pending = self.membership.topics_pending();
-        readiness::waiting_for(self.me(), &self.image(), pending.as_deref())
+        let refused = self.membership.refused();
+        readiness::waiting_for(self.me(), &self.image(), refused, pending.as_deref())
     }
 
     /// A producer id nobody was given before.

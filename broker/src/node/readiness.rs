@@ -10,11 +10,17 @@ const NAMED: usize = 3;
 pub(super) fn waiting_for(
     me: BrokerId,
     image: &Image,
+    refused: Option<String>,
     topics_pending: Option<&str>,
 ) -> Vec<String> {
     let own = image.brokers.get(&me);
     match own {
-        None => return vec!["the controller has not admitted this broker yet".to_owned()],
+        None => {
+            let why = refused.map_or_else(String::new, |why| format!(": {why}"));
+            return vec![format!(
+                "the controller has not admitted this broker yet{why}"
+            )];
+        }
         Some(own) if own.fenced => return vec!["this broker is fenced".to_owned()],
         Some(own) if own.shutting_down => return vec!["this broker is shutting down".to_owned()],
         Some(_) => {}
@@ -108,10 +114,11 @@ mod tests {
     #[test]
     fn ready_means_unfenced_with_leaders_and_the_minimum_isr_where_this_broker_leads() {
         let well: &[(Option<i32>, &[i32])] = &[(Some(1), &[1, 2]), (Some(2), &[2])];
-        let told = |image: &Image, pending| waiting_for(ME, image, pending).join("; ");
+        let told =
+            |image: &Image, pending| waiting_for(ME, image, Some("why".into()), pending).join("; ");
         assert_eq!(told(&image(false, well), Some("")), "");
         assert_eq!(told(&image(true, well), Some("")), "this broker is fenced");
-        assert!(told(&Image::default(), Some("")).contains("not admitted"));
+        assert!(told(&Image::default(), Some("")).ends_with("not admitted this broker yet: why"));
         assert!(told(&image(false, well), None).contains("not been heard"));
         assert_eq!(
             told(&image(false, well), Some("topic x: soon")),

@@ -22,6 +22,7 @@ use super::heartbeat::{Heartbeats, Lease};
 use super::logs::Logs;
 use super::pause::Pause;
 use super::producer_ids::ProducerIds;
+use super::self_check::check_advertised;
 use super::{Node, background, errands, metadata, services, withdraw};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
@@ -188,6 +189,8 @@ impl Serving {
     /// Serves clients until the stop. Those of the SDK are let go at once, with their streams that never end by themselves.
     async fn run(self, node: Arc<Node>) {
         let mut guests = JoinSet::new();
+        let told = self.doors.iter().map(|d| d.endpoint.clone()).collect();
+        guests.spawn(check_advertised(told));
         let open = |door: Door| {
             let name: Arc<str> = door.endpoint.name.into();
             let (sender, receiver) = mpsc::channel(GUESTS);
@@ -295,6 +298,7 @@ impl Registrar {
             };
             if told != why {
                 tracing::warn!(%why, "not admitted to the cluster yet");
+                self.node.membership.set_refused(&why);
                 told = why;
             }
             pause.wait().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerEpoch, BrokerId};
-use epoka_proto::metadata::{Assignment, Recovery};
+use epoka_proto::metadata::{Assignment, Endpoint, Image, Recovery};
 use epoka_proto::v1::*;
 use futures::StreamExt as _;
 use tonic::{Response, Status};
@@ -69,10 +69,45 @@ fn refusal(shared: &Shared, new: &Registration, was_registered: bool) -> Option<
             ),
         ));
     }
+    let taken = shared
+        .metadata
+        .read(|cluster| address_taken(cluster.image(), new));
+    if let Some(message) = taken {
+        return Some(Refusal::new(
+            ErrorCode::DuplicateBrokerRegistration,
+            message,
+        ));
+    }
     (other_life && shared.liveness.lock().is_live(id, shared.now())).then(|| {
         let message =
             format!("another process runs as broker {id}; stop it or wait until its session ends");
         Refusal::new(ErrorCode::DuplicateBrokerRegistration, message)
+    })
+}
+
+/// What is wrong with a broker that tells clients or nodes to come where another one that serves is reached: settings that were
+/// copied and not changed.
+fn address_taken(image: &Image, new: &Registration) -> Option<String> {
+    let mut others = image
+        .brokers
+        .values()
+        .filter(|b| b.id != new.broker && !b.fenced);
+    others.find_map(|other| {
+        let same = |l: &&Endpoint| {
+            let mut theirs = other.listeners.iter();
+            theirs.any(|t| (&t.host, t.port) == (&l.host, l.port))
+        };
+        let (address, setting) = if let Some(l) = new.listeners.iter().find(same) {
+            (format!("{}:{}", l.host, l.port), "advertised.listeners")
+        } else if new.grpc_address == other.grpc_address {
+            (new.grpc_address.clone(), "epoka.grpc.advertised")
+        } else {
+            return None;
+        };
+        Some(format!(
+            "broker {} advertises {address}, where broker {} is reached; give it an address of its own in {setting}",
+            new.broker, other.id
+        ))
     })
 }
 

@@ -119,8 +119,16 @@ impl Compose {
     /// # Panics
     /// When it fails.
     pub async fn compose(&self, arguments: &[&str]) -> String {
+        self.compose_with(&[], arguments).await
+    }
+
+    /// The same with variables that the file asks for.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn compose_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> String {
         let mut command = self.command();
-        command.args(arguments);
+        command.args(arguments).envs(variables.iter().copied());
         finish(command).await.unwrap_or_else(|why| panic!("{why}"))
     }
 

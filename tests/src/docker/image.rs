@@ -1,11 +1,8 @@
-//! The image under test: the one that is named, or one built now.
+//! The image under test.
 
 use std::path::{Path, PathBuf};
 
-use tokio::process::Command;
-use tokio::sync::OnceCell;
-
-use super::{finish, try_docker};
+use super::try_docker;
 
 /// The root of the repository.
 pub(super) fn root() -> PathBuf {
@@ -16,23 +13,17 @@ pub(super) fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The image that `EPOKA_IMAGE` names, which must be there; without it one is built with `deploy/image`, once in a process.
+/// The image that `EPOKA_IMAGE` names, else `epoka:latest`; it must be there.
 ///
 /// # Errors
-/// It is not there, or cannot be built.
+/// It is not there.
 pub async fn image() -> Result<String, String> {
-    static BUILT: OnceCell<Result<String, String>> = OnceCell::const_new();
-    BUILT.get_or_init(find_or_build).await.clone()
-}
-
-async fn find_or_build() -> Result<String, String> {
-    if let Ok(name) = std::env::var("EPOKA_IMAGE") {
-        try_docker(&["image", "inspect", "--format", "{{.Id}}", &name]).await?;
-        return Ok(name);
+    let named = std::env::var("EPOKA_IMAGE").ok().filter(|n| !n.is_empty());
+    let name = named.unwrap_or_else(|| "epoka:latest".to_owned());
+    match try_docker(&["image", "inspect", "--format", "{{.Id}}", &name]).await {
+        Ok(_) => Ok(name),
+        Err(_) => Err(format!(
+            "there is no image {name}: build it with deploy/image"
+        )),
     }
-    let name = "epoka:under-test";
-    let mut build = Command::new(root().join("deploy/image"));
-    build.arg(name).current_dir(root());
-    finish(build).await?;
-    Ok(name.to_owned())
 }

@@ -1,13 +1,19 @@
 //! How a command finds its cluster: through the directory of a local one, or through addresses.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use epoka_client::{Client, ClientConfig, Connections, Error};
 use epoka_proto::v1::{Process, ProcessesRequest};
+use futures::future::select_ok;
+use tokio::time::timeout;
 
 use super::description::Description;
 use crate::failure::{Failure, Outcome};
+
+/// How long a broker may take to answer where the others say it is.
+const ADVERTISED: Duration = Duration::from_secs(2);
 
 /// Where the cluster is.
 #[derive(Args, Clone, Debug)]
@@ -37,12 +43,14 @@ impl ClusterArgs {
     /// There is no cluster there, or it does not answer.
     pub async fn client(&self) -> Outcome<Client> {
         if !self.bootstrap.is_empty() {
-            return Client::connect(self.bootstrap.clone()).await.map_err(|e| match e {
+            let client = Client::connect(self.bootstrap.clone()).await.map_err(|e| match e {
                 Error::Unreachable { addresses, reason } => Failure::wrong(format!(
                     "no broker answered at {addresses}: {reason}; --bootstrap takes what Kafka clients take, such as 127.0.0.1:9092"
                 )),
                 other => other.into(),
-            });
+            })?;
+            check_advertised(&client).await?;
+            return Ok(client);
         }
         let cluster = self.describe()?;
         let client = Client::new(cluster.brokers_grpc(), ClientConfig::default());
@@ -93,4 +101,31 @@ impl ClusterArgs {
             "the cluster in {directory} is not running: start it with `epoka up`"
         ))
     }
+}
+
+/// Whether any broker that serves is reached where the others say it is.
+///
+/// # Errors
+/// None is, though somebody answered: what they advertise is not meant for this side, or is wrong.
+async fn check_advertised(client: &Client) -> Outcome {
+    let metadata = client.metadata();
+    let serving = || metadata.brokers.iter().filter(|(_, b)| !b.fenced);
+    let asked = serving().map(|(_, broker)| {
+        Box::pin(async {
+            let answer = timeout(ADVERTISED, client.describe(broker.grpc.clone())).await;
+            answer.is_ok_and(|a| a.is_ok()).then_some(()).ok_or(())
+        })
+    });
+    let asked: Vec<_> = asked.collect();
+    if asked.is_empty() || select_ok(asked).await.is_ok() {
+        return Ok(());
+    }
+    let told: Vec<_> = serving()
+        .map(|(id, b)| format!("broker {id} at {}", b.grpc))
+        .collect();
+    Err(Failure::wrong(format!(
+        "the cluster answers, and says that there is {}, which cannot be reached from here: come through a listener that is \
+         meant for this side, or correct advertised.listeners of those brokers",
+        told.join(", ")
+    )))
 }
