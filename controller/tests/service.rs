@@ -90,6 +90,43 @@ async fn a_broker_whose_stream_breaks_is_fenced_at_once_and_its_leaderships_move
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_cannot_advertise_where_another_one_is_reached() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let controller = start(config(1, 0, dir.path())).await;
+    patiently("the controller", controller.wait_active()).await;
+    let mut first = Broker::join(controller.local_addr(), 1, 11).await;
+    let own = register_request(2, 12, None);
+    let copied_listener = RegisterRequest {
+        listeners: register_request(1, 11, None).listeners,
+        ..own.clone()
+    };
+    let copied_grpc = RegisterRequest {
+        grpc_address: register_request(1, 11, None).grpc_address,
+        ..own.clone()
+    };
+    for (request, says) in [
+        (
+            copied_listener.clone(),
+            "broker 2 advertises localhost:9001, where broker 1 is reached",
+        ),
+        (copied_grpc, "in epoka.grpc.advertised"),
+    ] {
+        let answer = first.client.register(request).await.expect("an answer");
+        let answer = answer.into_inner();
+        assert_eq!(
+            ErrorCode::from_wire(answer.error as i16),
+            Err(ErrorCode::DuplicateBrokerRegistration)
+        );
+        assert!(answer.message.contains(says), "{}", answer.message);
+    }
+    // Once the other one is gone its address is free.
+    first.beat(true, false).await.expect("fenced");
+    let answer = first.client.register(copied_listener).await;
+    assert_eq!(answer.expect("an answer").into_inner().error, 0);
+    controller.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_opens_another_stream_within_the_grace_stays_unfenced() {
     let dir = tempfile::tempdir().expect("tempdir");
     let mut config = config(1, 0, dir.path());

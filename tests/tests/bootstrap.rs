@@ -128,6 +128,7 @@ async fn an_address_that_leads_nowhere_is_said_to_and_not_waited_for() {
         .unwrap_or_else(|seen| panic!("never healthy: {seen:?}"));
 
     let directory = dir.path().display().to_string();
+    let bootstrap = listener.address();
     for command in [
         &["status"][..],
         &["consume", "orders"],
@@ -137,7 +138,7 @@ async fn an_address_that_leads_nowhere_is_said_to_and_not_waited_for() {
     ] {
         let arguments = [
             command,
-            &["--data-dir", &directory, "--bootstrap", &listener.address()],
+            &["--data-dir", &directory, "--bootstrap", &bootstrap],
         ]
         .concat();
         let refused = timeout(PATIENCE, run(EPOKA, dir.path(), &arguments)).await;

@@ -45,6 +45,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("client/testing", &["epoka-client", "epoka-proto"]),
+    // What it is an example of is any Kafka cluster.
+    ("deploy/example", &[]),
 ];
 
 fn root() -> PathBuf {

@@ -72,7 +72,7 @@ pub fn register_request(id: i32, incarnation: u128, previous: Option<i64>) -> Re
         listeners: vec![Listener {
             name: "PLAINTEXT".into(),
             host: "localhost".into(),
-            port: 9092,
+            port: 9000 + id as u32,
         }],
         grpc_address: format!("localhost:{}", 7000 + id),
         previous_broker_epoch: previous,
