@@ -6,3 +6,6 @@ pub mod harness;
 pub mod model;
 pub mod scenario;
 pub mod sim;
+mod skipped;
+
+pub use skipped::skipped;

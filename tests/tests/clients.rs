@@ -32,7 +32,7 @@ fn has_kcat() -> bool {
         "EPOKA_REQUIRE_KCAT=1, but kcat is not installed"
     );
     if !found {
-        eprintln!("skipped: kcat is not installed");
+        epoka_tests::skipped("kcat is not installed");
     }
     found
 }

@@ -93,7 +93,7 @@ async fn check(tools: &str, cluster: &Cluster) {
 #[tokio::test(flavor = "multi_thread")]
 async fn kafkas_dump_tool_reads_everything_of_a_cluster_that_went_through_kills() {
     let Ok(tools) = std::env::var("EPOKA_KAFKA_TOOLS") else {
-        eprintln!("skipped: EPOKA_KAFKA_TOOLS does not name a program that runs Kafka's tools");
+        epoka_tests::skipped("EPOKA_KAFKA_TOOLS does not name a program that runs Kafka's tools");
         return;
     };
     let spec = Spec::default().topic(

@@ -7,6 +7,7 @@ use epoka_client::{ProducerRecord, Start};
 use epoka_proto::ids::{BrokerId, TopicPartition};
 use epoka_tests::docker::{Compose, Docker, Shape, Verify, docker, try_docker};
 use epoka_tests::harness::wait::poll;
+use epoka_tests::skipped;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -22,7 +23,7 @@ async fn kcat(arguments: &[&str], input: &str) -> Option<String> {
     let Ok(mut child) = command.spawn() else {
         let required = std::env::var("EPOKA_REQUIRE_KCAT").is_ok_and(|v| v == "1");
         assert!(!required, "EPOKA_REQUIRE_KCAT=1, but kcat is not installed");
-        eprintln!("skipped a part: kcat is not installed");
+        skipped("a part of it: kcat is not installed");
         return None;
     };
     let mut stdin = child.stdin.take().expect("piped");

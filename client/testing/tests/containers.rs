@@ -29,7 +29,7 @@ async fn start(builder: Builder) -> Result<Option<Cluster>> {
     match builder.in_containers().start().await {
         Ok(cluster) => Ok(Some(cluster)),
         Err(Error::NoDocker { why }) if !required => {
-            println!("skipped: {why}");
+            skipped(&why.to_string());
             Ok(None)
         }
         Err(error) => Err(error),
@@ -166,7 +166,7 @@ fn start_victim() -> Option<(Child, String)> {
     });
     let network = network.expect("it says whether it has a cluster");
     if network == "none" {
-        println!("skipped: no Docker engine, or no image");
+        skipped("no Docker engine, or no image");
         child.wait().expect("its own child");
         return None;
     }
@@ -204,4 +204,12 @@ async fn what_a_killed_test_left_is_removed_by_the_next_cluster() -> Result<()> 
     until_gone(&network).await;
     drop(next);
     Ok(())
+}
+
+/// Past the test harness, which keeps to itself what a passing test prints.
+fn skipped(why: &str) {
+    use std::io::Write as _;
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    drop(writeln!(std::io::stderr(), "skipped {test}: {why}"));
 }

@@ -57,15 +57,18 @@ async fn every_acknowledged_order_is_billed_once_though_a_leader_is_killed_in_mi
         outcome.acknowledged.len(),
         outcome.invoices.len()
     );
-    assert_eq!(
-        outcome.lost(),
-        Vec::<&String>::new(),
-        "acknowledged orders without an invoice"
+    let (lost, twice) = (outcome.lost(), outcome.billed_twice());
+    assert!(
+        lost.is_empty(),
+        "lost: {} acknowledged orders have no invoice, such as {}",
+        lost.len(),
+        lost[0]
     );
-    assert_eq!(
-        outcome.billed_twice(),
-        Vec::<&String>::new(),
-        "orders billed twice"
+    assert!(
+        twice.is_empty(),
+        "{} orders were billed twice, such as {}",
+        twice.len(),
+        twice[0]
     );
     assert_eq!(
         outcome.acknowledged.len(),

@@ -38,7 +38,7 @@ impl Docker {
             Err(why) => {
                 let required = std::env::var("EPOKA_REQUIRE_DOCKER").is_ok_and(|v| v == "1");
                 assert!(!required, "EPOKA_REQUIRE_DOCKER=1, but {why}");
-                eprintln!("skipped: {why}");
+                crate::skipped(why);
                 None
             }
         }
@@ -47,7 +47,7 @@ impl Docker {
     async fn look(turn: MutexGuard<'static, ()>) -> Result<Self, String> {
         try_docker(&["version", "--format", "{{.Server.Version}}"])
             .await
-            .map_err(|why| format!("no Docker daemon answers: {why}"))?;
+            .map_err(|_| "no Docker daemon answers")?;
         let tools = Tool::find_all().await;
         if tools.is_empty() {
             return Err("there is neither docker-compose nor docker compose".into());

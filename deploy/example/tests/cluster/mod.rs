@@ -1,5 +1,6 @@
 //! The compose cluster of `deploy/compose.yaml`, started for one test and taken down after it.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,18 +17,17 @@ impl Cluster {
     /// Starts it with these topics and waits until clients can write. `None`, with the reason, where there is no Docker;
     /// with `EPOKA_REQUIRE_DOCKER=1` that is a failure.
     pub fn up(topics: &str) -> Option<Self> {
-        let compose = [vec!["docker-compose"], vec!["docker", "compose"]]
-            .into_iter()
-            .find(|words| run(words, &["version"]).is_ok());
-        let daemon = run(&["docker"], &["version", "--format", "{{.Server.Version}}"]);
-        let (Some(compose), Ok(_)) = (compose, &daemon) else {
-            let why = daemon
-                .err()
-                .unwrap_or_else(|| "no compose command".to_owned());
-            let required = std::env::var("EPOKA_REQUIRE_DOCKER").is_ok_and(|v| v == "1");
-            assert!(!required, "EPOKA_REQUIRE_DOCKER=1, but {why}");
-            eprintln!("skipped: {why}");
-            return None;
+        let compose = match find() {
+            Ok(compose) => compose,
+            Err(why) => {
+                let required = std::env::var("EPOKA_REQUIRE_DOCKER").is_ok_and(|v| v == "1");
+                assert!(!required, "EPOKA_REQUIRE_DOCKER=1, but {why}");
+                // Past the test harness, which keeps to itself what a passing test prints.
+                let test = std::thread::current();
+                let test = test.name().unwrap_or("a test");
+                drop(writeln!(std::io::stderr(), "skipped {test}: {why}"));
+                return None;
+            }
         };
         // All three are bound before any is given back, so they differ.
         let listeners = [0; 3].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
@@ -103,6 +103,19 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.try_compose(&["down", "--volumes", "--timeout", "0"]));
     }
+}
+
+/// The compose command, where there is all that a cluster needs.
+fn find() -> Result<Vec<&'static str>, String> {
+    run(&["docker"], &["version", "--format", "{{.Server.Version}}"])
+        .map_err(|_| "no Docker daemon answers")?;
+    let image = std::env::var("EPOKA_IMAGE").unwrap_or_else(|_| "epoka:latest".to_owned());
+    run(&["docker"], &["image", "inspect", &image])
+        .map_err(|_| format!("there is no image {image}: build it with deploy/image"))?;
+    [vec!["docker-compose"], vec!["docker", "compose"]]
+        .into_iter()
+        .find(|words| run(words, &["version"]).is_ok())
+        .ok_or_else(|| "there is neither docker-compose nor docker compose".to_owned())
 }
 
 fn run(program: &[&str], arguments: &[&str]) -> Result<String, String> {
