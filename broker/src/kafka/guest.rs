@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::admission::Admitted;
 
-/// How an HTTP/2 connection begins: enough of it to tell.
-const PREFACE: &[u8; 4] = b"PRI ";
+/// How an HTTP/2 connection begins.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How much of it is enough to tell.
+const TELLING: usize = 4;
+/// How long the rest may take. Once it is there the server watches over the connection.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Pause before a connection that has sent less than that is looked at again; none does, on purpose.
 const PIECEMEAL: Duration = Duration::from_millis(10);
 
@@ -24,11 +28,31 @@ const PIECEMEAL: Duration = Duration::from_millis(10);
 /// # Errors
 /// The connection failed.
 pub(super) async fn speaks_grpc(stream: &TcpStream) -> io::Result<bool> {
+    begins_with(stream, &PREFACE[..TELLING]).await
+}
+
+/// Whether the whole preface comes, in time.
+///
+/// # Errors
+/// The connection failed.
+pub(super) async fn completes_preface(stream: &TcpStream) -> io::Result<bool> {
+    begins_with(stream, PREFACE).await
+}
+
+/// Whether the connection begins so. Its first byte is waited for, the others only for a while.
+async fn begins_with(stream: &TcpStream, expected: &[u8]) -> io::Result<bool> {
     let mut seen = [0; PREFACE.len()];
+    let seen = &mut seen[..expected.len()];
+    let mut deadline = None;
     loop {
-        let count = stream.peek(&mut seen).await?;
-        if count == PREFACE.len() || count == 0 || !PREFACE.starts_with(&seen[..count]) {
-            return Ok(seen == *PREFACE);
+        let count = stream.peek(seen).await?;
+        if count == expected.len() || count == 0 || !expected.starts_with(&seen[..count]) {
+            return Ok(seen == expected);
+        }
+        // Whether more will come is not told by looking at what is there.
+        let now = Instant::now();
+        if now >= *deadline.get_or_insert(now + HANDSHAKE) {
+            return Ok(false);
         }
         sleep(PIECEMEAL).await;
     }
@@ -135,7 +159,22 @@ mod tests {
             client.write_all(b"I *").await.expect("sent");
             client
         };
-        let (told, _client) = tokio::join!(speaks_grpc(&server), later);
+        let (told, mut client) = tokio::join!(speaks_grpc(&server), later);
         assert!(told.expect("readable"));
+        client.write_all(&PREFACE[5..]).await.expect("sent");
+        assert!(completes_preface(&server).await.expect("readable"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beginning_that_goes_no_further_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("bound");
+        for (sent, grpc) in [(&b"PR"[..], false), (b"PRI * HTTP/2.0\r\n", true)] {
+            let mut client = TcpStream::connect(address).await.expect("connected");
+            let (server, _) = listener.accept().await.expect("accepted");
+            client.write_all(sent).await.expect("sent");
+            assert_eq!(speaks_grpc(&server).await.expect("readable"), grpc);
+            assert!(!completes_preface(&server).await.expect("readable"));
+        }
     }
 }

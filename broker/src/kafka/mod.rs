@@ -46,7 +46,7 @@ use complaints::Complaints;
 use connection::Closed;
 use frame::FrameReader;
 pub use guest::Guest;
-use guest::speaks_grpc;
+use guest::{completes_preface, speaks_grpc};
 
 /// Pause after a failed accept: the process is out of file descriptors, and other connections must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -164,6 +164,9 @@ impl Accepted {
             },
         };
         if speaks_grpc {
+            if !completes_preface(&stream).await? {
+                return Err(Closed::Slow);
+            }
             // Nobody takes guests only when the broker is stopping.
             drop(guests.send(Guest::new(stream, admitted)).await);
             return Ok(());

@@ -50,9 +50,16 @@ impl View {
                 replicas,
             });
         }
-        let client = cluster.client().await?;
-        let metadata = (*client.metadata()).clone();
-        let replicas = replicas(&client, &metadata).await;
+        Self::of(&cluster.client().await?).await
+    }
+
+    /// Asks the brokers of a cluster, whose processes are not known.
+    ///
+    /// # Errors
+    /// None of them answers.
+    pub async fn of(client: &Client) -> Outcome<Self> {
+        let metadata = (*client.refresh().await?).clone();
+        let replicas = replicas(client, &metadata).await;
         let kafka: Vec<_> = metadata.brokers.values().map(|b| b.kafka.clone()).collect();
         Ok(Self {
             bootstrap: kafka.join(","),

@@ -5,6 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::Args;
+use epoka_client::Client;
 use epoka_client::timeline::{Line, Teller, next_events};
 use epoka_proto::ids::TopicPartition;
 use tokio::time::{MissedTickBehavior, interval};
@@ -56,6 +57,11 @@ pub fn partition(text: &str) -> Result<TopicPartition, String> {
 pub async fn run(args: WatchArgs) -> Outcome {
     let mut stop = StopSignal::new()?;
     let mut collector = follow(&args.cluster).await?;
+    // A local cluster is looked at through its supervisor, any other one through a client that keeps its connections.
+    let remote = match args.cluster.bootstrap.is_empty() {
+        true => None,
+        false => Some(args.cluster.client().await?),
+    };
     let mut teller = Teller::only(args.partition.clone());
     let screen = std::io::stdout().is_terminal() && !args.json;
     let mut told: VecDeque<Line> = VecDeque::new();
@@ -78,7 +84,7 @@ pub async fn run(args: WatchArgs) -> Outcome {
             while told.len() > KEPT {
                 told.pop_front();
             }
-            draw(&args, &told).await?;
+            draw(&args, remote.as_ref(), &told).await?;
         } else if !print(&lines, args.json) {
             return Ok(());
         }
@@ -99,8 +105,12 @@ fn print(lines: &[Line], json: bool) -> bool {
     written.and_then(|()| out.flush()).is_ok()
 }
 
-async fn draw(args: &WatchArgs, told: &VecDeque<Line>) -> Outcome {
-    let state = match View::take(&args.cluster).await {
+async fn draw(args: &WatchArgs, remote: Option<&Client>, told: &VecDeque<Line>) -> Outcome {
+    let view = match remote {
+        Some(client) => View::of(client).await,
+        None => View::take(&args.cluster).await,
+    };
+    let state = match view {
         Ok(view) => view.text(args.partition.as_ref()),
         Err(failure) => format!("{failure}\n"),
     };
