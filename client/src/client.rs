@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::TopicPartition;
 use epoka_proto::v1;
 use epoka_proto::v1::log_client::LogClient;
@@ -14,7 +15,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::admin::Admin;
 use crate::connections::Connections;
@@ -272,6 +273,12 @@ impl Client {
         let limit = self.inner.config.request_timeout;
         match timeout(limit, question(log)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
+            // The broker is well, and waited in vain for somebody else: another one would too.
+            Ok(Err(status)) if status.code() == Code::DeadlineExceeded => Err(Error::Refused {
+                what: format!("asking the controller through the broker at {address}"),
+                code: ErrorCode::RequestTimedOut,
+                reason: status.message().to_owned(),
+            }),
             Ok(Err(status)) => Err(unreachable(status_reason(&status))),
             Err(_) => Err(unreachable(format!(
                 "no answer in {} ms",

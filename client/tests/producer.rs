@@ -192,6 +192,25 @@ async fn a_record_that_runs_out_of_time_fails_with_the_last_reason() {
 }
 
 #[tokio::test]
+async fn a_close_whose_records_run_out_of_time_ends() {
+    let cluster = Cluster::start(1).await;
+    let producer = client(&cluster).await.producer(ProducerConfig {
+        delivery_timeout: Duration::from_millis(300),
+        ..ProducerConfig::default()
+    });
+    write(&producer, "a").await.expect("acked");
+    let addresses = cluster.addresses();
+    drop(cluster); // nobody answers any more
+    let delivery = producer.send(record("b")).await.expect("queued");
+    let closed = tokio::time::timeout(Duration::from_secs(10), producer.close());
+    closed
+        .await
+        .unwrap_or_else(|_| panic!("it waits for {addresses:?}"));
+    let error = delivery.await.expect_err("nobody took it");
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn records_sent_together_share_batches_and_stay_in_order() {
     let cluster = Cluster::start(1).await;
     let producer = client(&cluster).await.producer(ProducerConfig::default());

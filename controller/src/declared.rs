@@ -53,6 +53,15 @@ impl Declared {
         *self.progress.lock() = progress;
     }
 
+    /// Says what is waited for, once.
+    fn wait_for(&self, why: String) {
+        let mut progress = self.progress.lock();
+        if !matches!(&*progress, Progress::Pending(told) if *told == why) {
+            tracing::info!("{why}");
+            *progress = Progress::Pending(why);
+        }
+    }
+
     fn is_made(&self) -> bool {
         matches!(*self.progress.lock(), Progress::Made(_))
     }
@@ -110,9 +119,7 @@ async fn attempt(shared: &Shared) {
             .await
         {
             let why = status.message().to_owned();
-            declared.note(Progress::Pending(format!(
-                "settings of declared topics: {why}"
-            )));
+            declared.wait_for(format!("settings of declared topics: {why}"));
         }
         return;
     }
@@ -124,9 +131,9 @@ async fn attempt(shared: &Shared) {
     let serving = image.brokers.values().filter(|b| !b.fenced).count();
     let needed = declared.brokers_needed();
     if serving < needed {
-        return declared.note(Progress::Pending(format!(
+        return declared.wait_for(format!(
             "topic {names} waits for {needed} brokers; {serving} serve"
-        )));
+        ));
     }
     let topics = missing.into_iter().cloned().map(new_topic).collect();
     let command = Command::CreateTopics { topics };
@@ -140,8 +147,7 @@ async fn attempt(shared: &Shared) {
         },
     };
     if let Some(why) = refused {
-        tracing::warn!(%why, "cannot make a declared topic");
-        declared.note(Progress::Pending(format!("cannot make topic {why}")));
+        declared.wait_for(format!("cannot make topic {why}"));
     } else {
         tracing::info!(topics = names, "made the declared topics");
     }

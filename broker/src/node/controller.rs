@@ -22,8 +22,8 @@ use tonic::{Code, Response, Status};
 const ACTIVE_HINT: &str = "epoka-active";
 /// Pause before a call is tried at another controller.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// How long an administrative call may take, controller failover included.
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How long an administrative call may take, controller failover included: less than callers wait for a broker.
+const CALL_DEADLINE: Duration = Duration::from_secs(4);
 /// The largest metadata snapshot or answer taken.
 const MESSAGE_LIMIT: usize = 256 << 20;
 

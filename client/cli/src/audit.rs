@@ -143,6 +143,17 @@ impl Audit {
         fates.filter(|f| matches!(f, Fate::Acked(_))).count()
     }
 
+    /// How many records were entered so far.
+    pub fn entered_so_far(&self) -> usize {
+        self.partitions.values().map(Vec::len).sum()
+    }
+
+    /// Whether the fate of some record of the partition is not known.
+    pub fn has_unknown(&self, partition: &TopicPartition) -> bool {
+        let fates = self.partitions.get(partition).into_iter().flatten();
+        fates.copied().any(|f| f == Fate::Unknown)
+    }
+
     /// The partitions that were written to.
     pub fn partitions(&self) -> impl Iterator<Item = &TopicPartition> {
         self.partitions.keys()

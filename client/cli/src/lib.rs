@@ -91,7 +91,11 @@ pub fn main() -> ExitCode {
 
 /// Logs go to standard error, filtered by EPOKA_LOG: a node's from `info` on, a command's from `warn` on.
 fn start_logging(format: LogFormat, node: bool) {
-    let default = if node { "info,openraft=warn" } else { "warn" };
+    let default = if node {
+        "info,openraft=error,openraft::replication=off,h2=error"
+    } else {
+        "warn"
+    };
     let filter = EnvFilter::try_from_env("EPOKA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -31,7 +31,7 @@ pub struct LoadConfig {
 pub struct Silence {
     /// The partition.
     pub partition: TopicPartition,
-    /// How long; the time since the last one counts.
+    /// How long; while there are records without one, the time since the last one counts.
     pub longest: Duration,
 }
 
@@ -79,30 +79,61 @@ impl Load {
             .acked_so_far()
     }
 
-    /// The longest time that each partition went without an acknowledgement so far.
-    pub fn silences(&self) -> Vec<Silence> {
-        let now = Instant::now();
-        let acknowledged = self.acknowledged.lock().expect("nothing panics under it");
-        acknowledged
-            .iter()
-            .map(|(partition, (last, longest))| Silence {
-                partition: partition.clone(),
-                longest: (*longest).max(now - *last),
-            })
-            .collect()
+    /// How many records were sent whose outcome is not known yet.
+    pub fn under_way(&self) -> usize {
+        let audit = self.audit.lock().expect("nothing panics under it");
+        audit.entered_so_far() - audit.acked_so_far()
     }
 
-    /// Stops sending, waits until the fate of every record is known, and gives the books.
+    /// Watches which partitions have acknowledgements.
+    pub fn watch(&self) -> Watch {
+        Watch(self.acknowledged.clone())
+    }
+
+    /// Stops sending, waits until the fate of every record is known, and gives the books, and the longest time that each
+    /// partition went without an acknowledgement.
     ///
     /// # Errors
     /// The load itself failed.
-    pub async fn finish(self) -> Outcome<Audit> {
+    pub async fn finish(self) -> Outcome<(Audit, Vec<Silence>)> {
         self.stop.send_replace(true);
         self.task
             .await
             .map_err(|e| Failure::wrong(format!("the load failed: {e}")))?;
         let audit = Arc::into_inner(self.audit).expect("the task, the only other owner, has ended");
-        Ok(audit.into_inner().expect("nothing panics under it"))
+        let audit = audit.into_inner().expect("nothing panics under it");
+        let now = Instant::now();
+        let acknowledged = self.acknowledged.lock().expect("nothing panics under it");
+        let silences = acknowledged.iter().map(|(partition, (last, longest))| {
+            // What was never acknowledged is still waited for.
+            let silent = if audit.has_unknown(partition) {
+                now - *last
+            } else {
+                Duration::ZERO
+            };
+            Silence {
+                partition: partition.clone(),
+                longest: silent.max(*longest),
+            }
+        });
+        let silences = silences.collect();
+        Ok((audit, silences))
+    }
+}
+
+/// Looks at the acknowledgements of a load.
+pub struct Watch(Arc<Mutex<Acknowledgements>>);
+
+impl Watch {
+    /// The partitions without an acknowledgement for this long, and for how long.
+    pub fn silent_for(&self, limit: Duration) -> Vec<(TopicPartition, Duration)> {
+        let now = Instant::now();
+        let acknowledged = self.0.lock().expect("nothing panics under it");
+        let silent = acknowledged.iter().map(|(p, (last, _))| (p, now - *last));
+        silent
+            .filter(|(_, silent)| *silent >= limit)
+            .map(|(p, silent)| (p.clone(), silent))
+            .collect()
     }
 }
 

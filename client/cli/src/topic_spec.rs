@@ -18,6 +18,7 @@ impl FromStr for TopicSpec {
         let mut parts = text.splitn(4, ':');
         let name = parts.next().filter(|n| !n.is_empty());
         let name = name.ok_or_else(|| wrong("the topic has no name".into()))?;
+        epoka_controller::cluster::check_topic_name(name).map_err(wrong)?;
         let mut number = |what: &str| {
             let part = parts
                 .next()
@@ -89,6 +90,7 @@ mod tests {
         for (text, says) in [
             ("", "no name"),
             (":3:3", "no name"),
+            ("or ders:3:3", "other than ASCII alphanumerics"),
             ("orders", "number of partitions is missing"),
             ("orders:3", "replication factor is missing"),
             ("orders:0:3", "partitions `0`"),

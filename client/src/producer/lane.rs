@@ -79,11 +79,15 @@ impl Lane {
 
     /// Runs until the producer is closed and everything is answered.
     pub async fn run(mut self) {
-        while !(self.closing && self.window.is_empty()) {
+        loop {
             self.expire();
             if !self.window.is_empty() {
                 self.connect().await;
                 self.pump();
+            }
+            // Only now: records may have run out of time, or have been refused, on the way here.
+            if self.closing && self.window.is_empty() {
+                return;
             }
             match self.wait().await {
                 Woken::Record(record) => {

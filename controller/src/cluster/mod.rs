@@ -26,6 +26,7 @@ pub use commands::{
     TopicRef, TopicReply, Withdrawal,
 };
 pub use invariants::broken_invariants;
+pub use names::check as check_topic_name;
 pub use notices::Notice;
 pub use restore::{Holding, Offer, Offers, Reach, is_vacant};
 

@@ -6,7 +6,10 @@ use epoka_proto::metadata::Image;
 const MAX_LENGTH: usize = 249;
 
 /// Says what is wrong with a topic's name.
-pub(super) fn check(name: &str) -> Result<(), String> {
+///
+/// # Errors
+/// A few words, as Kafka puts them.
+pub fn check(name: &str) -> Result<(), String> {
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     let wrong = if name.is_empty() {
         "the empty string is not allowed".to_owned()

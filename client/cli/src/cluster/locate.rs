@@ -45,7 +45,7 @@ impl ClusterArgs {
         if !self.bootstrap.is_empty() {
             let client = Client::connect(self.bootstrap.clone()).await.map_err(|e| match e {
                 Error::Unreachable { addresses, reason } => Failure::wrong(format!(
-                    "no broker answered at {addresses}: {reason}; --bootstrap takes what Kafka clients take, such as 127.0.0.1:9092"
+                    "no broker answered at {addresses}: {reason}; name more brokers, as Kafka clients take them: --bootstrap 127.0.0.1:9092,127.0.0.1:9093"
                 )),
                 other => other.into(),
             })?;

@@ -110,7 +110,7 @@ async fn tell(cluster: &LocalCluster, begun: Instant) -> Outcome {
         kill_and_recover(cluster, &subject, &mut story).await?;
     }
     sleep(CALM / 2).await;
-    let audit = load.finish().await?;
+    let (audit, _) = load.finish().await?;
     story.end().await;
 
     let report = check(client, &audit).await?;

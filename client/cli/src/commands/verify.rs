@@ -1,14 +1,15 @@
 //! `epoka verify`: writes to a topic and keeps the books while somebody else breaks the cluster, tells the timeline meanwhile, and
 //! compares the books with the log in the end.
 
+use std::collections::BTreeSet;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use epoka_client::events::Collector;
 use epoka_client::timeline::{Teller, next_events};
-use epoka_client::{Acks, ProducerConfig};
+use epoka_client::{Acks, Client, ProducerConfig};
 use epoka_proto::ids::{TopicId, TopicPartition};
 use epoka_proto::v1::event::Kind;
 use epoka_proto::v1::{Event, Truncated};
@@ -18,17 +19,20 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::follow::{WINDOW, follow};
-use super::produce::AcksArg;
 use crate::audit::{Finding, Report};
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
-use crate::load::{Load, LoadConfig, Silence, check};
+use crate::load::{Load, LoadConfig, Silence, Watch, check};
 use crate::node::StopSignal;
 
 /// How long a record may take.
 const DELIVERY: Duration = Duration::from_secs(60);
+/// A partition without an acknowledgement for this long is spoken of.
+const SILENT: Duration = Duration::from_secs(3);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(500);
 
-/// Write, keep the books while you break what you like, and say what was lost.
+/// Write, keep the books while you break what you like, and say what was lost. Its records stay in the topic.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   epoka verify --for 30s                                   and in another shell: epoka kill leader:orders-0
@@ -41,11 +45,11 @@ pub struct VerifyArgs {
     #[arg(default_value = "orders")]
     pub topic: String,
     /// How long to write; Ctrl-C ends it earlier and still audits.
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub duration: Duration,
-    /// When a record counts as written: all or 1.
+    /// When a record counts as written.
     #[arg(long, default_value = "all")]
-    pub acks: AcksArg,
+    pub acks: Acknowledged,
     /// Records a second for each partition.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rate: u32,
@@ -56,18 +60,33 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// Kafka's acks, but for 0: with that nothing is acknowledged, and there is nothing to verify.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Acknowledged {
+    /// Committed on all in-sync replicas.
+    #[value(alias = "-1")]
+    All,
+    /// Appended by the leader.
+    #[value(name = "1")]
+    Leader,
+}
+
+/// A time such as `30s` or `2min`; a bare number is seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text).map_err(|e| format!("{e}; write a time such as 30s or 2min"))
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// Something acknowledged was lost, duplicated or reordered; nothing was acknowledged; the log cannot be read.
 pub async fn run(args: VerifyArgs) -> Outcome {
-    let acks = match args.acks.into() {
-        Acks::None => {
-            return Err(Failure::usage(
-                "with --acks 0 nothing is acknowledged, so there is nothing to verify; take all or 1",
-            ));
-        }
-        acks => acks,
+    let acks = match args.acks {
+        Acknowledged::All => Acks::All,
+        Acknowledged::Leader => Acks::Leader,
     };
     let mut stop = StopSignal::new()?;
     let client = args.cluster.client().await?;
@@ -100,21 +119,59 @@ pub async fn run(args: VerifyArgs) -> Outcome {
     // Tells the records of this run from those of others.
     let run = format!("verify-{}", TopicId::random());
     let load = Load::start(&client, &run, config);
+    let complaints = tokio::spawn(complain(load.watch(), client.clone(), args.json));
     tokio::select! {
         () = sleep(args.duration) => {}
         () = stop.received() => tell(args.json, "interrupted; auditing what was written"),
     }
-    let silences = load.silences();
-    let audit = tokio::select! {
-        audit = load.finish() => audit?,
-        () = stop.received() => return Err(Failure::wrong("interrupted before the audit")),
+    let (unknown, acked) = (load.under_way(), load.acked());
+    if unknown > 0 {
+        tell(
+            args.json,
+            &format!("waiting for the outcome of {unknown} records"),
+        );
+    }
+    let (audit, silences) = tokio::select! {
+        finished = load.finish() => finished?,
+        () = stop.received() => return Err(Failure::wrong(format!(
+            "interrupted before the audit: {acked} records were acknowledged, the outcome of {unknown} was not known"
+        ))),
     };
+    complaints.abort();
     let cuts = story.end().await;
     let report = tokio::select! {
         report = check(&client, &audit) => report?,
         () = stop.received() => return Err(Failure::wrong("interrupted during the audit")),
     };
     conclude(&args, &report, &silences, &cuts)
+}
+
+/// Says which partitions take no writes, as long as there are any.
+async fn complain(watch: Watch, client: Client, json: bool) {
+    let mut told: BTreeSet<TopicPartition> = BTreeSet::new();
+    loop {
+        sleep(LOOK).await;
+        let silent = watch.silent_for(SILENT);
+        told.retain(|partition| silent.iter().any(|(p, _)| p == partition));
+        for (partition, since) in silent {
+            if !told.insert(partition.clone()) {
+                continue;
+            }
+            let metadata = client.metadata();
+            let leader = metadata.partition(&partition).ok().and_then(|p| p.leader);
+            let whom = match leader.and_then(|id| Some((id, metadata.brokers.get(&id)?))) {
+                Some((id, broker)) => format!("its leader is broker {id} at {}", broker.grpc),
+                None => "it has no leader that is known".to_owned(),
+            };
+            tell(
+                json,
+                &format!(
+                    "no acknowledged write to {partition} for {} s; {whom}",
+                    since.as_secs()
+                ),
+            );
+        }
+    }
 }
 
 fn conclude(

@@ -106,6 +106,14 @@ pub fn from_properties(properties: &Properties) -> Result<ControllerConfig, Stri
     };
     let mut config = ControllerConfig::new(id, address(text("listeners"))?, text("log.dirs"));
     config.voters = voters(text("controller.quorum.voters"))?;
+    if !config.voters.is_empty() && config.voters.iter().all(|(voter, _)| *voter != id) {
+        return Err(format!(
+            "controller.quorum.voters is `{}`, which does not name this controller: add {id}@HOST:{}, with the address at which \
+             the others reach it, there and at every other controller",
+            text("controller.quorum.voters"),
+            config.listen.port()
+        ));
+    }
     config.session_timeout = Duration::from_millis(number("broker.session.timeout.ms")?.max(1));
     config.stream_grace = Duration::from_millis(number("epoka.stream.grace.ms")?);
     config.restore_brokers = number("epoka.restore.brokers")? as usize;
@@ -273,6 +281,12 @@ mod tests {
             ),
             ("min.insync.replicas", "none", "min.insync.replicas"),
             ("num.partitions", "0", "1 or more"),
+            (
+                "controller.quorum.voters",
+                "2@127.0.0.1:7001",
+                "does not name this controller: add 1@HOST:9093",
+            ),
+            ("epoka.topics", "or ders:1:1", "epoka.topics: `or ders:1:1`"),
             ("epoka.topics", "orders", "epoka.topics: `orders`"),
             ("epoka.topics", "a:1:1;a:2:1", "names a twice"),
             ("epoka.restore.brokers", "all", "not a number"),
