@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn the_program_built_beside_a_test_is_looked_for_first() {
-        let test = Path::new("/work/target/debug/deps/orders-1f2e");
-        let expected = ["/work/target/debug/deps", "/work/target/debug"];
+        let test = Path::new("/src/target/debug/deps/orders-1f2e");
+        let expected = ["/src/target/debug/deps", "/src/target/debug"];
         assert_eq!(beside(test), expected.map(PathBuf::from));
         assert!(beside(Path::new("")).is_empty());
     }
