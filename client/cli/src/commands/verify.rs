@@ -125,14 +125,17 @@ pub async fn run(args: VerifyArgs) -> Outcome {
         () = stop.received() => tell(args.json, "interrupted; auditing what was written"),
     }
     let (unknown, acked) = (load.under_way(), load.acked());
-    if unknown > 0 {
+    let hesitates = async {
+        sleep(LOOK).await;
         tell(
             args.json,
             &format!("waiting for the outcome of {unknown} records"),
         );
-    }
+        std::future::pending().await
+    };
     let (audit, silences) = tokio::select! {
         finished = load.finish() => finished?,
+        () = hesitates => unreachable!("it only speaks"),
         () = stop.received() => return Err(Failure::wrong(format!(
             "interrupted before the audit: {acked} records were acknowledged, the outcome of {unknown} was not known"
         ))),
