@@ -7,6 +7,7 @@ use epoka_proto::ids::{BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition};
 use epoka_proto::v1;
 
 use crate::client::Client;
+use crate::connections::{Connection, Target};
 use crate::error::{Error, Result, code_of, reason};
 
 /// A topic to be created.
@@ -234,17 +235,17 @@ impl Admin {
             addresses: format!("broker {broker}"),
             reason: "it is not registered".into(),
         })?;
-        self.replicas_at(&address).await
+        self.replicas_at(Target::broker(broker, address)).await
     }
 
-    /// What the replicas on the broker at this address hold.
+    /// What the replicas on the broker there hold.
     ///
     /// # Errors
     /// [`Error::Unreachable`].
-    pub async fn replicas_at(&self, address: &str) -> Result<Vec<ReplicaState>> {
+    pub async fn replicas_at(&self, target: impl Into<Target>) -> Result<Vec<ReplicaState>> {
         let answer = self
             .client
-            .call(address, async move |mut log| {
+            .call(target, async move |mut log| {
                 log.describe_replicas(v1::DescribeReplicasRequest {}).await
             })
             .await?;
@@ -268,7 +269,7 @@ impl Admin {
     async fn on_topic<F>(
         &self,
         what: &str,
-        question: impl FnMut(v1::log_client::LogClient<tonic::transport::Channel>) -> F,
+        question: impl FnMut(v1::log_client::LogClient<Connection>) -> F,
     ) -> Result<v1::TopicResult>
     where
         F: Future<Output = Result<tonic::Response<v1::TopicResults>, tonic::Status>>,

@@ -14,11 +14,10 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use crate::admin::Admin;
-use crate::connections::Connections;
+use crate::connections::{Connection, Connections, Target};
 use crate::consumer::{PartitionConsumer, Start};
 use crate::error::{Error, Result, status_reason};
 use crate::metadata::{Leader, Metadata};
@@ -156,6 +155,12 @@ impl Client {
         let mut answered = false;
         while let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await {
             match answer {
+                Ok(metadata) if self.is_foreign(&metadata) => {
+                    refusal = Some(Error::OtherCluster {
+                        ours: self.metadata().cluster_id.clone(),
+                        other: metadata.cluster_id,
+                    });
+                }
                 Ok(metadata) => {
                     if !answered {
                         deadline = deadline.min(Instant::now() + SECOND_OPINION);
@@ -181,14 +186,22 @@ impl Client {
     /// [`Error::Unreachable`] when it does not answer.
     pub async fn describe(&self, address: String) -> Result<Metadata> {
         let answer = self
-            .call(&address, async move |mut log| {
+            .call(address.as_str(), async move |mut log| {
                 log.describe(v1::DescribeRequest::default()).await
             })
             .await?;
         Ok(answer.into())
     }
 
+    /// The picture is of another cluster than this client's: its addresses have passed to others.
+    fn is_foreign(&self, metadata: &Metadata) -> bool {
+        let known = self.inner.metadata.borrow();
+        let known = known.cluster_id.as_str();
+        !known.is_empty() && !metadata.cluster_id.is_empty() && metadata.cluster_id != known
+    }
+
     fn keep(&self, metadata: Metadata) {
+        self.inner.connections.belong_to(&metadata.cluster_id);
         self.inner.metadata.send_if_modified(|known| {
             let newer = metadata.offset >= known.offset && metadata != **known;
             if newer {
@@ -259,17 +272,16 @@ impl Client {
     /// Asks one node one question.
     pub(crate) async fn call<T, F>(
         &self,
-        address: &str,
-        question: impl FnOnce(LogClient<Channel>) -> F,
+        target: impl Into<Target>,
+        question: impl FnOnce(LogClient<Connection>) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let unreachable = |reason| Error::Unreachable {
-            addresses: address.to_owned(),
-            reason,
-        };
-        let log = self.inner.connections.log(address)?;
+        let unreachable = |addresses, reason| Error::Unreachable { addresses, reason };
+        let target = target.into();
+        let address = target.address().to_owned();
+        let log = self.inner.connections.log(target)?;
         let limit = self.inner.config.request_timeout;
         match timeout(limit, question(log)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
@@ -279,18 +291,18 @@ impl Client {
                 code: ErrorCode::RequestTimedOut,
                 reason: status.message().to_owned(),
             }),
-            Ok(Err(status)) => Err(unreachable(status_reason(&status))),
-            Err(_) => Err(unreachable(format!(
-                "no answer in {} ms",
-                limit.as_millis()
-            ))),
+            Ok(Err(status)) => Err(unreachable(address, status_reason(&status))),
+            Err(_) => Err(unreachable(
+                address,
+                format!("no answer in {} ms", limit.as_millis()),
+            )),
         }
     }
 
     /// Asks one broker after the other until one answers.
     pub(crate) async fn call_any<T, F>(
         &self,
-        mut question: impl FnMut(LogClient<Channel>) -> F,
+        mut question: impl FnMut(LogClient<Connection>) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -298,7 +310,7 @@ impl Client {
         let addresses = self.addresses();
         let mut reason = "no address was given".to_owned();
         for address in &addresses {
-            match self.call(address, &mut question).await {
+            match self.call(address.as_str(), &mut question).await {
                 Ok(answer) => return Ok(answer),
                 Err(Error::Unreachable { reason: why, .. }) => reason = why,
                 Err(other) => return Err(other),

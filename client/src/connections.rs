@@ -2,13 +2,23 @@
 //! that node something.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use epoka_proto::destination;
+use epoka_proto::ids::BrokerId;
 
 use epoka_proto::v1::controller_client::ControllerClient;
 use epoka_proto::v1::events_client::EventsClient;
 use epoka_proto::v1::log_client::LogClient;
 use epoka_proto::v1::supervisor_client::SupervisorClient;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::{Error, Result};
@@ -25,18 +35,116 @@ const FRAME: u32 = 256 << 10;
 /// Connections by address. Clones share them.
 #[derive(Clone, Default)]
 pub struct Connections {
-    channels: Arc<Mutex<HashMap<String, Channel>>>,
+    shared: Arc<Shared>,
 }
 
-impl Connections {
-    /// The connection to a node at `host:port`. Nothing is sent before it is used.
-    ///
-    /// # Errors
-    /// The address cannot be part of a URL.
-    pub fn channel(&self, address: &str) -> Result<Channel> {
+#[derive(Default)]
+struct Shared {
+    channels: Mutex<HashMap<String, Numbered>>,
+    opened: AtomicU64,
+    cluster: OnceLock<String>,
+}
+
+/// A connection, and which one it is of those that were opened.
+#[derive(Clone)]
+struct Numbered {
+    number: u64,
+    channel: Channel,
+}
+
+/// Whom to reach: an address, and the broker that must be behind it, unless anybody will do.
+#[derive(Clone, Debug)]
+pub struct Target {
+    address: String,
+    broker: Option<BrokerId>,
+}
+
+impl Target {
+    /// This broker, at `host:port`. Should somebody else be there, the call fails and the connection is made anew.
+    pub fn broker(id: BrokerId, address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            broker: Some(id),
+        }
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+/// Whoever is there.
+impl From<&str> for Target {
+    fn from(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            broker: None,
+        }
+    }
+}
+
+/// Whoever is there.
+impl From<&String> for Target {
+    fn from(address: &String) -> Self {
+        address.as_str().into()
+    }
+}
+
+/// A connection for calls to one target.
+#[derive(Clone)]
+pub struct Connection {
+    opened: Numbered,
+    target: Target,
+    shared: Arc<Shared>,
+}
+
+impl Service<http::Request<Body>> for Connection {
+    type Response = http::Response<Body>;
+    type Error = tonic::transport::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.opened.channel.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let Some(broker) = self.target.broker else {
+            return self.opened.channel.call(request).boxed();
+        };
+        let mut metadata = MetadataMap::from_headers(std::mem::take(request.headers_mut()));
+        let cluster = self.shared.cluster.get().map_or("", String::as_str);
+        destination::address(&mut metadata, &destination::broker(broker), cluster);
+        *request.headers_mut() = metadata.into_headers();
+        let answer = self.opened.channel.call(request);
+        let (shared, address) = (self.shared.clone(), self.target.address.clone());
+        let number = self.opened.number;
+        async move {
+            let mut answer = answer.await?;
+            let metadata = MetadataMap::from_headers(std::mem::take(answer.headers_mut()));
+            if destination::is_misrouted(&metadata) {
+                shared.give_up(&address, number);
+            }
+            *answer.headers_mut() = metadata.into_headers();
+            Ok(answer)
+        }
+        .boxed()
+    }
+}
+
+impl Shared {
+    /// Whoever asks for this address next gets a new connection.
+    fn give_up(&self, address: &str, number: u64) {
         let mut channels = self.channels.lock().expect("nothing panics under it");
-        if let Some(channel) = channels.get(address) {
-            return Ok(channel.clone());
+        if channels.get(address).is_some_and(|c| c.number == number) {
+            channels.remove(address);
+        }
+    }
+
+    fn open(&self, address: &str) -> Result<Numbered> {
+        let mut channels = self.channels.lock().expect("nothing panics under it");
+        if let Some(opened) = channels.get(address) {
+            return Ok(opened.clone());
         }
         let endpoint =
             Endpoint::from_shared(format!("http://{address}")).map_err(|e| Error::Unreachable {
@@ -53,16 +161,42 @@ impl Connections {
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(3))
             .connect_lazy();
-        channels.insert(address.to_owned(), channel.clone());
-        Ok(channel)
+        let opened = Numbered {
+            number: self.opened.fetch_add(1, Ordering::Relaxed),
+            channel,
+        };
+        channels.insert(address.to_owned(), opened.clone());
+        Ok(opened)
+    }
+}
+
+impl Connections {
+    /// The connection to a node. Nothing is sent before it is used.
+    ///
+    /// # Errors
+    /// The address cannot be part of a URL.
+    pub fn to(&self, target: impl Into<Target>) -> Result<Connection> {
+        let target = target.into();
+        Ok(Connection {
+            opened: self.shared.open(&target.address)?,
+            target,
+            shared: self.shared.clone(),
+        })
+    }
+
+    /// Brokers that are named must be of this cluster from now on. The first word counts.
+    pub(crate) fn belong_to(&self, cluster_id: &str) {
+        if !cluster_id.is_empty() {
+            let _ = self.shared.cluster.set(cluster_id.to_owned());
+        }
     }
 
     /// A broker's service for clients.
     ///
     /// # Errors
-    /// As [`Self::channel`].
-    pub fn log(&self, address: &str) -> Result<LogClient<Channel>> {
-        let client = LogClient::new(self.channel(address)?);
+    /// As [`Self::to`].
+    pub fn log(&self, target: impl Into<Target>) -> Result<LogClient<Connection>> {
+        let client = LogClient::new(self.to(target)?);
         Ok(client
             .max_decoding_message_size(LARGEST_MESSAGE)
             .max_encoding_message_size(LARGEST_MESSAGE))
@@ -71,24 +205,24 @@ impl Connections {
     /// Any node's record of what happened to it.
     ///
     /// # Errors
-    /// As [`Self::channel`].
-    pub fn events(&self, address: &str) -> Result<EventsClient<Channel>> {
-        Ok(EventsClient::new(self.channel(address)?))
+    /// As [`Self::to`].
+    pub fn events(&self, target: impl Into<Target>) -> Result<EventsClient<Connection>> {
+        Ok(EventsClient::new(self.to(target)?))
     }
 
     /// A controller's service.
     ///
     /// # Errors
-    /// As [`Self::channel`].
-    pub fn controller(&self, address: &str) -> Result<ControllerClient<Channel>> {
-        Ok(ControllerClient::new(self.channel(address)?))
+    /// As [`Self::to`].
+    pub fn controller(&self, target: impl Into<Target>) -> Result<ControllerClient<Connection>> {
+        Ok(ControllerClient::new(self.to(target)?))
     }
 
     /// The supervisor of a local cluster.
     ///
     /// # Errors
-    /// As [`Self::channel`].
-    pub fn supervisor(&self, address: &str) -> Result<SupervisorClient<Channel>> {
-        Ok(SupervisorClient::new(self.channel(address)?))
+    /// As [`Self::to`].
+    pub fn supervisor(&self, target: impl Into<Target>) -> Result<SupervisorClient<Connection>> {
+        Ok(SupervisorClient::new(self.to(target)?))
     }
 }

@@ -187,7 +187,7 @@ impl PartitionConsumer {
         };
         self.position = Some(offset);
         let leader = self.client.leader(&self.partition).await?;
-        let mut log = self.client.connections().log(&leader.address)?;
+        let mut log = self.client.connections().log(&leader)?;
         let request = ConsumeRequest {
             topic: self.partition.topic.to_string(),
             partition: self.partition.partition,
@@ -284,9 +284,7 @@ impl Client {
                 partition: partition.partition,
                 timestamp_ms,
             };
-            self.call(&leader.address, async move |mut log| {
-                log.find_offset(request).await
-            })
+            self.call(&leader, async move |mut log| log.find_offset(request).await)
         };
         let mut answer = ask(timestamp_ms).await?;
         if code_of(answer.error).is_ok() && answer.offset < 0 {

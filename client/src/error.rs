@@ -19,6 +19,16 @@ pub enum Error {
         /// What the last one of them, or the network, said.
         reason: String,
     },
+    /// Whoever answers now is of another cluster than the one this client got to know.
+    #[error(
+        "the brokers there are of another cluster now ({other}); this client belongs to cluster {ours}"
+    )]
+    OtherCluster {
+        /// The id of the client's cluster.
+        ours: String,
+        /// The id of the cluster that answered.
+        other: String,
+    },
     /// The cluster has no such topic.
     #[error("topic {topic} does not exist")]
     UnknownTopic {

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::Client;
-use crate::connections::Connections;
+use crate::connections::{Connections, Target};
 
 /// Pause between two tries to reach a node.
 const RETRY: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ impl Collector {
     ) -> Self {
         Self::of(window, |listener, followers| {
             for address in addresses {
-                let source = Source::node(connections.clone(), address);
+                let source = Source::node(connections.clone(), (&address).into());
                 followers.spawn(source.follow(listener.clone()));
             }
         })
@@ -60,7 +60,7 @@ impl Collector {
     ) -> Self {
         Self::of(window, |listener, followers| {
             for address in others {
-                let source = Source::node(client.connections().clone(), address);
+                let source = Source::node(client.connections().clone(), (&address).into());
                 followers.spawn(source.follow(listener.clone()));
             }
             followers.spawn(follow_cluster(client.clone(), listener));
@@ -145,9 +145,10 @@ async fn follow_cluster(client: Client, listener: Listener) {
     let mut followers = JoinSet::new();
     let mut known = BTreeSet::new();
     loop {
-        for broker in client.metadata().brokers.values() {
-            if !broker.grpc.is_empty() && known.insert(broker.grpc.clone()) {
-                let node = Source::node(client.connections().clone(), broker.grpc.clone());
+        for (id, broker) in &client.metadata().brokers {
+            if !broker.grpc.is_empty() && known.insert((*id, broker.grpc.clone())) {
+                let target = Target::broker(*id, &broker.grpc);
+                let node = Source::node(client.connections().clone(), target);
                 let controllers = Source {
                     of_controllers: true,
                     ..node.clone()
@@ -166,15 +167,15 @@ async fn follow_cluster(client: Client, listener: Listener) {
 #[derive(Clone)]
 struct Source {
     connections: Connections,
-    address: String,
+    target: Target,
     of_controllers: bool,
 }
 
 impl Source {
-    fn node(connections: Connections, address: String) -> Self {
+    fn node(connections: Connections, target: Target) -> Self {
         Self {
             connections,
-            address,
+            target,
             of_controllers: false,
         }
     }
@@ -187,7 +188,7 @@ impl Source {
                 after_sequence: 0,
                 of_controllers: self.of_controllers,
             };
-            if let Ok(mut node) = self.connections.events(&self.address)
+            if let Ok(mut node) = self.connections.events(self.target.clone())
                 && let Ok(stream) = node.watch(request).await
             {
                 let mut stream = stream.into_inner();

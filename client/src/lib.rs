@@ -35,7 +35,7 @@ pub mod timeline;
 
 pub use admin::{Admin, CreatedTopic, NewTopic, ReplicaState};
 pub use client::{Client, ClientConfig};
-pub use connections::Connections;
+pub use connections::{Connection, Connections, Target};
 pub use consumer::{Fetched, FoundOffset, PartitionConsumer, Start};
 pub use error::{Error, Result};
 pub use metadata::{Broker, Metadata, Partition, Topic};

@@ -8,6 +8,7 @@ use epoka_proto::ids::{
 };
 use epoka_proto::v1;
 
+use crate::connections::Target;
 use crate::error::{Error, Result};
 
 /// The cluster at one metadata offset.
@@ -86,6 +87,12 @@ pub(crate) struct Leader {
     pub broker: BrokerId,
     pub epoch: LeaderEpoch,
     pub address: String,
+}
+
+impl From<&Leader> for Target {
+    fn from(leader: &Leader) -> Self {
+        Self::broker(leader.broker, leader.address.as_str())
+    }
 }
 
 impl Metadata {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use epoka_proto::destination;
 use epoka_proto::events::EventLog;
 use epoka_proto::v1::controller_server::ControllerServer;
 use epoka_proto::v1::events_server::EventsServer;
@@ -31,6 +32,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -65,7 +67,7 @@ pub async fn start(config: ControllerConfig) -> anyhow::Result<Controller> {
     let local_addr = listener.local_addr()?;
     let voters = voters(&config, local_addr)?;
     let id = u64::try_from(config.id).context("a controller's id is not negative")?;
-    let timeline = Timeline::new(EventLog::new(format!("controller-{}", config.id)));
+    let timeline = Timeline::new(EventLog::new(destination::controller(config.id)));
     let metadata = Metadata::new();
     let data_dir = config.data_dir.clone();
     let quorum = Quorum::open(id, voters, data_dir, metadata.clone(), timeline.clone()).await?;
@@ -138,7 +140,12 @@ fn serve(
         .max_decoding_message_size(max)
         .max_encoding_message_size(usize::MAX);
     let events = EventsServer::new(shared.timeline.events());
+    let known = shared.clone();
+    let only_ours = destination::checked(destination::controller(shared.config.id), move || {
+        known.metadata.read(|c| c.image().cluster_id.clone())
+    });
     let server = Server::builder()
+        .layer(InterceptorLayer::new(only_ours))
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .add_service(controller)

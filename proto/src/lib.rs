@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod compression;
 pub mod config;
+pub mod destination;
 pub mod epochs;
 pub mod error;
 pub mod events;

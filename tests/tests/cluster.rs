@@ -1,8 +1,11 @@
 //! A cluster of real processes under an audited load, while leaders die, stop, freeze, and controllers fail over.
 
+use std::slice;
 use std::time::{Duration, Instant};
 
+use epoka_client::{ProducerConfig, ProducerRecord, Start};
 use epoka_proto::error::ErrorCode;
+use epoka_proto::ids::{Offset, TopicPartition};
 use epoka_tests::harness::cluster::PATIENCE;
 use epoka_tests::harness::{Cluster, Load, LoadSpec, Node, Spec, raw};
 
@@ -174,4 +177,34 @@ async fn a_producers_sequence_survives_failover_and_restart() {
     let next = cluster.produce(leader, ("orders", 0), -1, batch(20)).await;
     assert_eq!((next.error, next.base_offset), (0, 20), "{next:?}");
     cluster.await_whole().await;
+}
+
+/// When several nodes restart at once, as containers do, an address can pass to another node while a connection to it is being
+/// made. Neither clients nor followers may stay with the wrong broker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_reached_another_broker_is_given_up_and_made_anew() {
+    let mut cluster = Cluster::start(EPOKA, orders(1)).await;
+    let leader = cluster.leader_of("orders", 0).await;
+    cluster.kill(leader);
+    let other = cluster.leader_other_than(leader, "orders", 0).await;
+    cluster.mislead(leader, other);
+    cluster.start_node(leader);
+    await_full_isr(&mut cluster).await;
+    let partition = TopicPartition::new("orders", 0);
+    let admin = cluster.client().admin();
+    let elected = admin.elect_preferred_leaders(slice::from_ref(&partition));
+    elected.await.expect("it is in the ISR");
+
+    let producer = cluster.client().producer(ProducerConfig::default());
+    let written = producer.send(ProducerRecord::new("orders", "a").partition(0));
+    let written = written.await.expect("room");
+    // Two followers, which fetch anew as often as they are refused, and the client.
+    cluster.await_astray(leader, 6).await;
+    cluster.heal();
+    let written = tokio::time::timeout(PATIENCE / 3, written).await;
+    written.expect("soon").expect("acknowledged");
+    let found = cluster.client().find_offset(&partition, Start::Latest);
+    assert_eq!(found.await.expect("an end").offset, Offset(1));
+    cluster.await_whole().await;
+    assert_eq!(cluster.leader_of("orders", 0).await, leader);
 }

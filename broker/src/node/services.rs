@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use epoka_proto::destination;
 use epoka_proto::v1::events_server::EventsServer;
 use epoka_proto::v1::log_server::LogServer;
 use epoka_proto::v1::replica_server::ReplicaServer;
@@ -13,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::{Interceptor, InterceptorLayer};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -27,6 +29,14 @@ use crate::replication::{FRAME_SIZE, MESSAGE_LIMIT, ReplicaService, WINDOW};
 const MAX_STREAMS: u32 = 100_000;
 /// How long a peer may be silent before it is asked for a sign of life, and how long that may take.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Refuses calls that are meant for another node.
+fn only_ours(node: &Arc<Node>) -> InterceptorLayer<impl Interceptor + Clone + use<>> {
+    let (name, node) = (destination::broker(node.membership.me), node.clone());
+    InterceptorLayer::new(destination::checked(name, move || {
+        node.image().cluster_id.clone()
+    }))
+}
 
 fn server() -> Server {
     Server::builder()
@@ -51,6 +61,7 @@ pub(super) fn serve_nodes(
     let log = LogServer::new(LogService::new(node.clone(), None))
         .max_decoding_message_size(MESSAGE_LIMIT);
     let server = server()
+        .layer(only_ours(node))
         .add_service(replica)
         .add_service(log)
         .add_service(EventsServer::new(EventService::new(node)));
@@ -71,6 +82,7 @@ pub(super) fn serve_guests(
     let log = LogServer::new(LogService::new(node.clone(), Some(listener)))
         .max_decoding_message_size(limit);
     let server = server()
+        .layer(only_ours(node))
         .add_service(log)
         .add_service(EventsServer::new(EventService::new(node)));
     let guests = ReceiverStream::new(guests).map(Ok::<_, io::Error>);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use epoka_proto::destination;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::{BrokerEpoch, Incarnation};
@@ -60,7 +61,7 @@ pub struct Broker {
 
 /// Starts a broker: returns once its logs are loaded and its ports are bound; it then registers by itself.
 pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
-    let events = EventLog::new(format!("broker-{}", config.node_id));
+    let events = EventLog::new(destination::broker(config.node_id));
     let mut doors = Vec::new();
     for listener in &config.listeners {
         doors.push(Door::open(listener).await?);

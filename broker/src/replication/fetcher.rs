@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Link, connect};
+use super::link::{Link, connect, for_leader};
 use super::{MAX_WAIT_MS, MESSAGE_LIMIT, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES};
 use crate::clock::Clock;
 use crate::membership::Membership;
@@ -171,7 +171,7 @@ impl FetchLoop {
             ReplicaClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
         let (requests, outgoing) = mpsc::channel(2);
         let mut answers = client
-            .fetch(ReceiverStream::new(outgoing))
+            .fetch(for_leader(ReceiverStream::new(outgoing), leader))
             .await?
             .into_inner();
         peers.found(leader);
@@ -365,7 +365,9 @@ async fn bounds(
         partition: id.partition,
         leader_epoch: leader_epoch.0,
     };
-    let answer = ReplicaClient::new(channel).bounds(request).await;
+    let answer = ReplicaClient::new(channel)
+        .bounds(for_leader(request, leader))
+        .await;
     let answer = answer
         .map_err(|_| ErrorCode::BrokerNotAvailable)?
         .into_inner();

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use epoka_proto::destination;
 use epoka_proto::ids::BrokerId;
 use epoka_proto::v1::PingRequest;
 use epoka_proto::v1::replica_client::ReplicaClient;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::timeout;
+use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{FRAME_SIZE, Fetchers, WINDOW};
@@ -27,6 +29,13 @@ pub(super) async fn connect(address: &str) -> Result<Channel, tonic::transport::
         .keep_alive_timeout(Duration::from_secs(3))
         .connect()
         .await
+}
+
+/// A message for this broker and for nobody else who may be at its address by now.
+pub(super) fn for_leader<T>(message: T, leader: BrokerId) -> Request<T> {
+    let mut request = Request::new(message);
+    destination::address(request.metadata_mut(), &destination::broker(leader), "");
+    request
 }
 
 /// One loop's connection.
@@ -61,7 +70,9 @@ impl Link {
         let Some(channel) = channel.filter(|_| !self.silent.load(Ordering::Relaxed)) else {
             return;
         };
-        match timeout(patience, ReplicaClient::new(channel).ping(PingRequest {})).await {
+        let mut client = ReplicaClient::new(channel);
+        let ping = client.ping(for_leader(PingRequest {}, leader));
+        match timeout(patience, ping).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => peers.lost(leader),
             Err(_) => self.silent.store(true, Ordering::Relaxed),

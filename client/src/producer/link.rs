@@ -20,7 +20,7 @@ pub(super) struct Link {
 impl Link {
     /// Opens an exchange with room for `in_flight` unanswered requests. A failure to connect shows in [`Self::answer`].
     pub fn open(connections: &Connections, leader: Leader, in_flight: usize) -> Result<Self> {
-        let mut log = connections.log(&leader.address)?;
+        let mut log = connections.log(&leader)?;
         let (requests, outgoing) = mpsc::channel(in_flight);
         let (incoming, answers) = mpsc::channel(in_flight);
         let task = tokio::spawn(async move {

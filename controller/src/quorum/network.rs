@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
+use epoka_proto::destination;
 use epoka_proto::v1::RaftMessage;
 use epoka_proto::v1::quorum_client::QuorumClient;
 use openraft::BasicNode;
@@ -46,12 +47,13 @@ impl RaftNetworkFactory<Types> for Network {
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Peer {
         let address = self.addresses.get(&target).unwrap_or(&node.addr);
-        let client = endpoint(address).map(|e| {
-            QuorumClient::new(e.connect_lazy())
-                .max_decoding_message_size(MAX_MESSAGE)
-                .max_encoding_message_size(MAX_MESSAGE)
-        });
-        Peer { target, client }
+        let endpoint = endpoint(address);
+        let client = endpoint.as_ref().ok().map(connect);
+        Peer {
+            target,
+            endpoint,
+            client,
+        }
     }
 }
 
@@ -63,40 +65,62 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
         .keep_alive_timeout(Duration::from_secs(5)))
 }
 
+fn connect(endpoint: &Endpoint) -> QuorumClient<Channel> {
+    QuorumClient::new(endpoint.connect_lazy())
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE)
+}
+
 /// One other voter.
 pub(super) struct Peer {
     target: u64,
-    client: Result<QuorumClient<Channel>, tonic::transport::Error>,
+    endpoint: Result<Endpoint, tonic::transport::Error>,
+    client: Option<QuorumClient<Channel>>,
 }
 
 type CallError<E> = RPCError<u64, BasicNode, E>;
 
 impl Peer {
-    fn client(&self) -> Result<QuorumClient<Channel>, Unreachable> {
-        let client = self.client.as_ref();
-        client.cloned().map_err(Unreachable::new)
+    fn client(&mut self) -> Result<QuorumClient<Channel>, Unreachable> {
+        let endpoint = self.endpoint.as_ref().map_err(Unreachable::new)?;
+        Ok(self.client.get_or_insert_with(|| connect(endpoint)).clone())
+    }
+
+    /// A message for this voter and for nobody else who may be at its address by now: one voter's answer must not count as
+    /// another's.
+    fn request<T: Serialize>(&self, message: &T, option: &RPCOption) -> Request<RaftMessage> {
+        let mut request = Request::new(encode(message));
+        request.set_timeout(option.hard_ttl());
+        destination::address(
+            request.metadata_mut(),
+            &destination::controller(self.target),
+            "",
+        );
+        request
     }
 
     /// Makes sense of an answer: what the peer's Raft said, or why nothing was heard of it.
     #[allow(clippy::result_large_err)] // the error is openraft's, as large as it is
-    fn answer<A, E>(&self, answer: Result<Response<RaftMessage>, Status>) -> Result<A, CallError<E>>
+    fn answer<A, E>(
+        &mut self,
+        answer: Result<Response<RaftMessage>, Status>,
+    ) -> Result<A, CallError<E>>
     where
         A: DeserializeOwned,
         E: Error + DeserializeOwned,
     {
         // However an exchange fails (refused, reset, late), the next one waits a little: without that pause Raft would ask a
         // dead peer again as fast as its connections break.
-        let message = answer.map_err(|status| RPCError::Unreachable(Unreachable::new(&status)))?;
+        let message = answer.map_err(|status| {
+            if destination::is_misrouted(status.metadata()) {
+                self.client = None;
+            }
+            RPCError::Unreachable(Unreachable::new(&status))
+        })?;
         let decoded: Result<A, E> =
             decode(&message.get_ref().payload).map_err(|e| NetworkError::new(&e))?;
         decoded.map_err(|e| RPCError::RemoteError(RemoteError::new(self.target, e)))
     }
-}
-
-fn request<T: Serialize>(message: &T, option: &RPCOption) -> Request<RaftMessage> {
-    let mut request = Request::new(encode(message));
-    request.set_timeout(option.hard_ttl());
-    request
 }
 
 /// A Raft message as it travels.
@@ -118,7 +142,8 @@ impl RaftNetwork<Types> for Peer {
         rpc: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, CallError<RaftError<u64>>> {
-        let answer = self.client()?.append_entries(request(&rpc, &option)).await;
+        let request = self.request(&rpc, &option);
+        let answer = self.client()?.append_entries(request).await;
         self.answer(answer)
     }
 
@@ -127,10 +152,8 @@ impl RaftNetwork<Types> for Peer {
         rpc: InstallSnapshotRequest<Types>,
         option: RPCOption,
     ) -> Result<InstallSnapshotResponse<u64>, CallError<RaftError<u64, InstallSnapshotError>>> {
-        let answer = self
-            .client()?
-            .install_snapshot(request(&rpc, &option))
-            .await;
+        let request = self.request(&rpc, &option);
+        let answer = self.client()?.install_snapshot(request).await;
         self.answer(answer)
     }
 
@@ -143,7 +166,8 @@ impl RaftNetwork<Types> for Peer {
     ) -> Result<VoteResponse<u64>, CallError<RaftError<u64>>> {
         let deadline = Instant::now() + option.soft_ttl();
         loop {
-            let answer = self.client()?.vote(request(&rpc, &option)).await;
+            let request = self.request(&rpc, &option);
+            let answer = self.client()?.vote(request).await;
             match self.answer(answer) {
                 Err(RPCError::Unreachable(_)) if Instant::now() < deadline => {
                     tokio::time::sleep(VOTE_RETRY).await;
@@ -156,5 +180,84 @@ impl RaftNetwork<Types> for Peer {
     /// A restarted peer is on this machine or near: try again soon.
     fn backoff(&self) -> Backoff {
         Backoff::new(std::iter::repeat(Duration::from_millis(100)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use epoka_proto::v1::quorum_server::{Quorum, QuorumServer};
+    use futures::StreamExt as _;
+    use openraft::Vote;
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::service::InterceptorLayer;
+    use tonic::transport::Server;
+
+    use super::*;
+
+    /// Grants every vote.
+    struct Generous;
+
+    #[tonic::async_trait]
+    impl Quorum for Generous {
+        async fn append_entries(
+            &self,
+            _: Request<RaftMessage>,
+        ) -> Result<Response<RaftMessage>, Status> {
+            Err(Status::unimplemented("not asked here"))
+        }
+
+        async fn vote(&self, _: Request<RaftMessage>) -> Result<Response<RaftMessage>, Status> {
+            let granted = VoteResponse::new(Vote::new(1, 1), None, true);
+            Ok(Response::new(encode(&Ok::<_, RaftError<u64>>(granted))))
+        }
+
+        async fn install_snapshot(
+            &self,
+            _: Request<RaftMessage>,
+        ) -> Result<Response<RaftMessage>, Status> {
+            Err(Status::unimplemented("not asked here"))
+        }
+    }
+
+    /// Asks controller 2 for its vote at the address where controller `at` is. Also says how many connections that took.
+    async fn vote_of_2(at: u64) -> (Result<VoteResponse<u64>, CallError<RaftError<u64>>>, usize) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counted = accepted.clone();
+        let incoming = TcpListenerStream::new(listener).inspect(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let check = destination::checked(destination::controller(at), String::new);
+        let server = Server::builder()
+            .layer(InterceptorLayer::new(check))
+            .add_service(QuorumServer::new(Generous));
+        let server = tokio::spawn(server.serve_with_incoming(incoming));
+        let mut network = Network::new(BTreeMap::from([(2, address)]));
+        let mut peer = network.new_client(2, &BasicNode::default()).await;
+        let option = RPCOption::new(Duration::from_millis(200));
+        let answer = peer
+            .vote(VoteRequest::new(Vote::new(1, 1), None), option)
+            .await;
+        server.abort();
+        (answer, accepted.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_voter_does_not_answer_for_another_one() {
+        let (answer, connections) = vote_of_2(2).await;
+        assert!(answer.expect("an answer").vote_granted);
+        assert_eq!(connections, 1);
+        // The address may be the right voter's by the next time it is connected to.
+        let (answer, connections) = vote_of_2(3).await;
+        assert!(
+            matches!(answer, Err(RPCError::Unreachable(_))),
+            "{answer:?}"
+        );
+        assert!(connections > 1, "{connections}");
     }
 }

@@ -10,6 +10,7 @@ use epoka_proto::ids::TopicPartition;
 use epoka_proto::v1::{DescribeQuorumRequest, DescribeQuorumResponse, Event};
 use futures::future::join_all;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::network::{Fault, Network, Node};
 use super::ports::Port;
@@ -280,6 +281,22 @@ impl Cluster {
     pub fn set_fault(&self, from: Node, to: Node, fault: Option<Fault>) {
         self.timeline.note(format!("{from} -> {to}: {fault:?}"));
         self.network.set(from, to, fault);
+    }
+
+    /// See [`Network::mislead`].
+    pub fn mislead(&self, node: Node, other: Node) {
+        self.timeline
+            .note(format!("the address of {node} leads to {other}"));
+        self.network.mislead(node, other);
+    }
+
+    /// Waits until so many connections to `node` have reached somebody else.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub async fn await_astray(&self, node: Node, count: usize) {
+        let astray = timeout(PATIENCE, self.network.await_astray(node, count)).await;
+        astray.unwrap_or_else(|_| panic!("{count} connections to {node} did not go astray"));
     }
 
     /// Mends the whole network.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -73,6 +73,10 @@ pub struct Network {
 struct Shared {
     owners: Owners,
     faults: watch::Sender<Faults>,
+    /// Where each node really listens.
+    targets: Mutex<BTreeMap<Node, String>>,
+    /// Nodes whose address leads to another one's process, and how many connections went astray.
+    astray: watch::Sender<BTreeMap<Node, (String, usize)>>,
 }
 
 impl Default for Network {
@@ -80,6 +84,8 @@ impl Default for Network {
         let shared = Shared {
             owners: Owners::default(),
             faults: watch::Sender::new(Faults::new()),
+            targets: Mutex::default(),
+            astray: watch::Sender::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -97,10 +103,12 @@ impl Network {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = self.shared.clone();
+        shared.targets().insert(to, target.clone());
         let proxy = async move {
             let mut connections = JoinSet::new();
             while let Ok((inbound, peer)) = listener.accept().await {
-                connections.spawn(carry(shared.clone(), inbound, peer, to, target.clone()));
+                let target = shared.astray(to).unwrap_or_else(|| target.clone());
+                connections.spawn(carry(shared.clone(), inbound, peer, to, target));
                 while connections.try_join_next().is_some() {}
             }
         };
@@ -126,9 +134,50 @@ impl Network {
         });
     }
 
+    /// New connections to `node` reach `other` instead, as when an address passes to another node, until [`Self::heal`]. Those
+    /// that went astray by then stay.
+    ///
+    /// # Panics
+    /// When there is no `other`.
+    pub fn mislead(&self, node: Node, other: Node) {
+        let target = self.shared.targets()[&other].clone();
+        let mislead = |astray: &mut BTreeMap<_, _>| drop(astray.insert(node, (target, 0)));
+        self.shared.astray.send_modify(mislead);
+    }
+
+    /// Waits until so many connections to `node` have gone astray.
+    pub async fn await_astray(&self, node: Node, count: usize) {
+        let mut astray = self.shared.astray.subscribe();
+        let enough = |astray: &BTreeMap<Node, (String, usize)>| {
+            astray.get(&node).is_some_and(|(_, n)| *n >= count)
+        };
+        let _ = astray.wait_for(enough).await; // the sender lives as long as `self`
+    }
+
     /// Mends everything.
     pub fn heal(&self) {
         self.shared.faults.send_modify(BTreeMap::clear);
+        self.shared.astray.send_modify(BTreeMap::clear);
+    }
+}
+
+impl Shared {
+    fn targets(&self) -> MutexGuard<'_, BTreeMap<Node, String>> {
+        self.targets.lock().expect("nothing panics under it")
+    }
+
+    /// Where a new connection to the node goes astray to, if it does.
+    fn astray(&self, node: Node) -> Option<String> {
+        let mut target = None;
+        self.astray.send_if_modified(|astray| {
+            let misled = astray.get_mut(&node);
+            target = misled.map(|(target, count)| {
+                *count += 1;
+                target.clone()
+            });
+            target.is_some()
+        });
+        target
     }
 }
 

@@ -256,7 +256,12 @@ fn patient_client() -> ClientConfig {
 async fn replicas(client: &Client, metadata: &Metadata) -> BTreeMap<BrokerId, Vec<ReplicaState>> {
     let asked = metadata.brokers.iter().map(|(&id, broker)| async move {
         let admin = client.admin();
-        match timeout(PATIENCE, admin.replicas_at(&broker.grpc)).await {
+        match timeout(
+            PATIENCE,
+            admin.replicas_at(epoka_client::Target::broker(id, &broker.grpc)),
+        )
+        .await
+        {
             Ok(Ok(replicas)) => Some((id, replicas)),
             _ => None,
         }
