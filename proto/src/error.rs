@@ -99,6 +99,7 @@ errors! {
     InconsistentClusterId = 104 "INCONSISTENT_CLUSTER_ID" retriable: false;
     IneligibleReplica = 107 "INELIGIBLE_REPLICA" retriable: false;
     NewLeaderElected = 108 "NEW_LEADER_ELECTED" retriable: false;
+    RebootstrapRequired = 129 "REBOOTSTRAP_REQUIRED" retriable: false;
 }
 
 impl ErrorCode {

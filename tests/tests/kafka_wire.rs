@@ -685,6 +685,19 @@ async fn garbage_closes_its_connection_and_no_other() {
         (correlation_id, versions.error_code),
         (5, ErrorCode::UnsupportedVersion.code())
     );
+    // One that looks for another broker at this address is told so (KIP-1242), and may go on.
+    let described: DescribeClusterResponse = newer.call(0, DescribeClusterRequest::default()).await;
+    let id = described.cluster_id.as_bytes();
+    for (node, expected) in [(1, 0), (7, ErrorCode::RebootstrapRequired.code())] {
+        let mut whom = b"\0\x12\0\x05\0\0\0\x06\xff\xff\0\x02j\x021".to_vec();
+        whom.push(id.len() as u8 + 1);
+        whom.extend_from_slice(id);
+        whom.extend_from_slice(&[0, 0, 0, node, 0]);
+        newer.stream.write_all(&frame(&whom)).await.expect("sent");
+        let (_, versions): (i32, ApiVersionsResponse) = newer.receive(4).await;
+        assert_eq!(versions.error_code, expected);
+        assert_eq!(versions.api_keys.is_empty(), expected != 0);
+    }
     assert_eq!(
         bystander
             .produce("orders", -1, batch(&["a"]))

@@ -1,14 +1,74 @@
 //! ApiVersions: what is served here. The first request of most clients, and the one that must be answered even when it is
-//! newer than this broker (KIP-511).
+//! newer than this broker (KIP-511). Newer clients also say whom they mean to reach, so that they notice when an address has
+//! passed to another broker (KIP-1242).
 
+use bytes::{Buf, Bytes};
 use epoka_proto::error::ErrorCode;
 use kafka_protocol::messages::api_versions_response::ApiVersion;
-use kafka_protocol::messages::{ApiKey, ApiVersionsResponse};
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse};
 
-use super::request::{APIS, Api};
+use super::connection::Reply;
+use super::request::{APIS, Api, Call, Refused, decode};
+use super::response::Response;
+use super::shape::{Misshapen, take_text};
+use crate::node::Node;
+
+/// The newest version that `kafka-protocol` has. The answer to the next one is the same.
+const NEWEST_KNOWN: i16 = 4;
+
+/// Answers with what is served here, unless the client means another broker.
+pub(super) fn begin(node: &Node, call: Call, body: Bytes) -> Result<Reply, Refused> {
+    let response = if call.version > NEWEST_KNOWN {
+        let whom = Whom::read(body).map_err(|why| Refused::Malformed {
+            api: call.api,
+            version: call.version,
+            why: why.to_string(),
+        })?;
+        match whom.check(&node.image().cluster_id, node.me().0) {
+            Ok(()) => answer(),
+            Err(error) => ApiVersionsResponse::default().with_error_code(error.code()),
+        }
+    } else {
+        decode::<ApiVersionsRequest>(&call, body)?;
+        answer()
+    };
+    let version = call.version.min(NEWEST_KNOWN);
+    Ok(Box::pin(async move {
+        Response::encode(&Call { version, ..call }, &response).map(Some)
+    }))
+}
+
+/// Whom a client believes to have reached; nobody in particular on its first connection.
+#[derive(Debug, PartialEq, Eq)]
+struct Whom {
+    cluster: Option<Bytes>,
+    node: Option<i32>,
+}
+
+impl Whom {
+    /// Reads the body of a request of version 5.
+    fn read(mut body: Bytes) -> Result<Self, Misshapen> {
+        let _software = (take_text(&mut body)?, take_text(&mut body)?);
+        let cluster = take_text(&mut body)?;
+        let node = body.try_get_i32().map_err(|_| Misshapen::Short)?;
+        Ok(Self {
+            cluster,
+            node: (node != -1).then_some(node),
+        })
+    }
+
+    fn check(&self, cluster: &str, me: i32) -> Result<(), ErrorCode> {
+        match (&self.cluster, self.node) {
+            (None, None) => Ok(()),
+            (Some(meant), Some(node)) if *meant == cluster && node == me => Ok(()),
+            (Some(_), Some(_)) => Err(ErrorCode::RebootstrapRequired),
+            _ => Err(ErrorCode::InvalidRequest),
+        }
+    }
+}
 
 /// Everything served, with its versions.
-pub(super) fn answer() -> ApiVersionsResponse {
+fn answer() -> ApiVersionsResponse {
     ApiVersionsResponse::default().with_api_keys(APIS.iter().map(advertised).collect())
 }
 
@@ -37,8 +97,6 @@ fn advertised(api: &Api) -> ApiVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kafka::request::Call;
-    use crate::kafka::response::Response;
 
     fn call(version: i16) -> Call {
         Call {
@@ -58,7 +116,7 @@ mod tests {
             &[0, 0, 0, 7],      // correlation id
             &[0, 35],           // UNSUPPORTED_VERSION
             &[0, 0, 0, 1],      // one API
-            &[0, 18, 0, 0, 0, 4],
+            &[0, 18, 0, 0, 0, 5],
         ]
         .concat();
         assert_eq!(response, golden);
@@ -72,6 +130,44 @@ mod tests {
         // Correlation id, then at once the error code and the compact count of APIs.
         assert_eq!(response[4..10], [0, 0, 0, 7, 0, 0]);
         assert_eq!(usize::from(response[10]), APIS.len() + 1);
+    }
+
+    /// What real Kafka 4.4 answers in each of these cases.
+    #[test]
+    fn a_client_that_means_another_broker_is_told_to_look_again() {
+        let ours = || Some(Bytes::from_static(b"A"));
+        for (cluster, node, expected) in [
+            (None, None, Ok(())),
+            (ours(), Some(1), Ok(())),
+            (ours(), Some(2), Err(ErrorCode::RebootstrapRequired)),
+            (
+                Some("B".into()),
+                Some(1),
+                Err(ErrorCode::RebootstrapRequired),
+            ),
+            (
+                Some("".into()),
+                Some(1),
+                Err(ErrorCode::RebootstrapRequired),
+            ),
+            (ours(), None, Err(ErrorCode::InvalidRequest)),
+            (None, Some(1), Err(ErrorCode::InvalidRequest)),
+        ] {
+            let whom = Whom { cluster, node };
+            assert_eq!(whom.check("A", 1), expected, "{whom:?}");
+        }
+        let read = |body: &'static [u8]| Whom::read(Bytes::from_static(body));
+        let whom = read(b"\x05java\x044.4\x02A\0\0\0\x02\0").expect("well formed");
+        assert_eq!((whom.cluster, whom.node), (ours(), Some(2)));
+        let whom = read(b"\x05java\0\0\xff\xff\xff\xff\0").expect("well formed");
+        assert_eq!((whom.cluster, whom.node), (None, None));
+        assert!(read(b"\x05java\x044.4\x02A\0\0\0").is_err());
+        assert!(read(b"\x05java\x044.4\xff\xff\xff\xff\x0fA\0\0\0\x02").is_err());
+        let refusal = ApiVersionsResponse::default().with_error_code(129);
+        let refusal = Response::encode(&call(NEWEST_KNOWN), &refusal);
+        let refusal = refusal.expect("encodable").to_bytes();
+        let golden = [0, 0, 0, 12, 0, 0, 0, 7, 0, 0x81, 1, 0, 0, 0, 0, 0];
+        assert_eq!(*refusal, golden);
     }
 
     #[test]

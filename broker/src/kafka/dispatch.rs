@@ -46,11 +46,7 @@ pub(super) fn begin(node: &Arc<Node>, listener: &Arc<str>, frame: Bytes) -> Resu
         ApiKey::FindCoordinator => later(call, body, move |r| async move {
             find_coordinator::answer(&call, r)
         }),
-        ApiKey::ApiVersions => later(
-            call,
-            body,
-            move |_: kafka_protocol::messages::ApiVersionsRequest| async move { api_versions::answer() },
-        ),
+        ApiKey::ApiVersions => api_versions::begin(&node, call, body),
         ApiKey::CreateTopics => later(call, body, move |r| async move {
             topics::create(&node, r).await
         }),

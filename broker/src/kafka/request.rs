@@ -36,7 +36,7 @@ pub(super) static APIS: &[Api] = &[
     api(ApiKey::ListOffsets, 1, 10, &shape::LIST_OFFSETS),
     api(ApiKey::Metadata, 0, 13, &shape::METADATA),
     api(ApiKey::FindCoordinator, 0, 6, &shape::FIND_COORDINATOR),
-    api(ApiKey::ApiVersions, 0, 4, &shape::API_VERSIONS),
+    api(ApiKey::ApiVersions, 0, 5, &shape::API_VERSIONS),
     api(ApiKey::CreateTopics, 2, 7, &shape::CREATE_TOPICS),
     api(ApiKey::DeleteTopics, 1, 6, &shape::DELETE_TOPICS),
     api(ApiKey::InitProducerId, 0, 5, &shape::INIT_PRODUCER_ID),

@@ -3,6 +3,8 @@
 
 mod requests;
 
+use bytes::{Buf as _, Bytes};
+
 pub(super) use requests::*;
 
 /// Elements of all arrays in one request, at most. More would cost more memory than any client's request is worth.
@@ -134,6 +136,24 @@ pub(super) fn check_header_end(flexible: bool, bytes: &[u8]) -> Result<usize, Mi
     walk.flexible = flexible;
     walk.tags(&[])?;
     Ok(bytes.len() - walk.rest.len())
+}
+
+/// Takes a text off the front of a flexible version's bytes, for what `kafka-protocol` does not decode.
+pub(super) fn take_text(bytes: &mut Bytes) -> Result<Option<Bytes>, Misshapen> {
+    let mut walk = Walk {
+        rest: bytes,
+        version: 0,
+        flexible: true,
+        elements: 0,
+    };
+    let Some(size) = walk.varint()?.checked_sub(1) else {
+        bytes.advance(1);
+        return Ok(None);
+    };
+    let start = bytes.len() - walk.rest.len();
+    walk.skip(size as usize)?;
+    bytes.advance(start);
+    Ok(Some(bytes.split_to(size as usize)))
 }
 
 struct Walk<'a> {

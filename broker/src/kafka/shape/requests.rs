@@ -20,6 +20,8 @@ shapes! {
     API_VERSIONS flexible 3 [
         Field::since(3, Text), // client software name
         Field::since(3, Text), // and version
+        Field::since(5, Text), // cluster id
+        Field::since(5, I32),  // node id
     ];
     METADATA flexible 9 [
         Field::all(Many(&[
