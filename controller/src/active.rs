@@ -10,6 +10,7 @@ use epoka_proto::v1::broker_change::Kind as Change;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::cluster::{Cluster, Command, is_vacant};
+use crate::liveness::Expired;
 use crate::quorum::QUORUM_LOST_MS;
 use crate::shared::{Role, Shared};
 
@@ -122,8 +123,13 @@ pub(crate) async fn expire_sessions(shared: Arc<Shared>) {
         let expired = shared
             .metadata
             .read(|c| shared.liveness.lock().expired(c.image(), now));
-        if let Some((broker, epoch)) = expired {
-            shared.timeline.broker(broker, Change::SessionExpired);
+        if let Some(Expired {
+            broker,
+            epoch,
+            silent,
+        }) = expired
+        {
+            shared.timeline.session_expired(broker, silent);
             if let Err(error) = shared.propose(Command::Fence { broker, epoch }).await {
                 tracing::warn!(%broker, %error, "cannot fence");
             }

@@ -3,6 +3,7 @@
 //! as milliseconds of a monotonic clock. Decides nothing about partitions.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use epoka_proto::ids::{BrokerEpoch, BrokerId, Millis};
 use epoka_proto::metadata::{BrokerRegistration, Image};
@@ -35,6 +36,17 @@ pub enum Next {
     BeginShutdown,
     /// It may stop: fence it, if it is not, and tell it.
     ShutDownNow,
+}
+
+/// A session that ran out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expired {
+    /// Whose.
+    pub broker: BrokerId,
+    /// Of which life.
+    pub epoch: BrokerEpoch,
+    /// For how long nothing was heard.
+    pub silent: Duration,
 }
 
 /// Last-heard times and open streams.
@@ -118,7 +130,7 @@ impl Liveness {
     }
 
     /// The unfenced broker whose session ran out first, if any has (C-14).
-    pub fn expired(&self, image: &Image, now: Millis) -> Option<(BrokerId, BrokerEpoch)> {
+    pub fn expired(&self, image: &Image, now: Millis) -> Option<Expired> {
         let unfenced = image.brokers.values().filter(|b| !b.fenced);
         let sessions = unfenced.filter_map(|b| {
             let session = self.sessions.get(&b.id).filter(|s| s.epoch == b.epoch)?;
@@ -127,7 +139,11 @@ impl Liveness {
         sessions
             .filter(|(.., session)| self.is_over(session, now))
             .min_by_key(|(last_contact, id, ..)| (*last_contact, *id))
-            .map(|(_, id, epoch, _)| (id, epoch))
+            .map(|(last_contact, broker, epoch, _)| Expired {
+                broker,
+                epoch,
+                silent: Duration::from_millis((now - last_contact).unsigned_abs()),
+            })
     }
 
     /// What this heartbeat asks for, by C-16. `newest` is the offset of the newest metadata change.

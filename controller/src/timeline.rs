@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use epoka_proto::events::EventLog;
 use epoka_proto::ids::BrokerId;
@@ -37,11 +38,21 @@ impl Timeline {
 
     /// Reports a change of a broker (or, for CONTROLLER_ACTIVE, of a controller).
     pub(crate) fn broker(&self, id: BrokerId, change: Change) {
+        self.broker_silent(id, change, Duration::ZERO);
+    }
+
+    /// Reports that a session ran out, and for how long nothing had been heard.
+    pub(crate) fn session_expired(&self, id: BrokerId, silent: Duration) {
+        self.broker_silent(id, Change::SessionExpired, silent);
+    }
+
+    fn broker_silent(&self, id: BrokerId, change: Change, silent: Duration) {
         if self.active.load(Ordering::Relaxed) {
             tracing::info!(id = id.0, change = change.as_str_name(), "broker");
             self.events.push(Kind::Broker(BrokerChange {
                 broker_id: id.0,
                 kind: change.into(),
+                silent_ms: silent.as_millis() as u64,
             }));
         }
     }

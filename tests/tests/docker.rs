@@ -171,8 +171,10 @@ async fn everything_killed_at_once_comes_back_with_its_data() {
     for service in cluster.services() {
         all.push(cluster.container(&service).await);
     }
-    let all: Vec<_> = all.iter().map(String::as_str).collect();
+    let mut all: Vec<_> = all.iter().map(String::as_str).collect();
     docker(&[&["kill"], all.as_slice()].concat()).await;
+    // In another order than before, so that their addresses change hands.
+    all.reverse();
     docker(&[&["start"], all.as_slice()].concat()).await;
     cluster.await_whole().await;
     written(&cluster).await;

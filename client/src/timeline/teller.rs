@@ -1,6 +1,7 @@
 //! Turns events into lines: times relative to the last thing that went wrong, changes that belong together in one line,
 //! and how long each partition took no writes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use epoka_proto::ids::TopicPartition;
@@ -52,16 +53,24 @@ pub struct Teller {
     /// When times are counted from: the last incident.
     origin: Option<i64>,
     /// What is wrong with which broker, and since when.
-    incidents: BTreeMap<i32, i64>,
+    incidents: BTreeMap<i32, Incident>,
     /// Brokers that were fenced and have not come back.
     fenced: BTreeSet<i32>,
     /// Partitions whose leader went away.
     outages: BTreeMap<TopicPartition, Outage>,
 }
 
+/// When something went wrong with a broker.
+#[derive(Clone, Copy)]
+struct Incident {
+    at: i64,
+    /// That is when it was last heard: it went wrong at some time after.
+    at_earliest: bool,
+}
+
 /// A partition without a leader that takes writes.
 struct Outage {
-    since: i64,
+    since: Incident,
     /// When the next leader knew what is committed: from then on only writers were missing.
     ready: Option<i64>,
 }
@@ -103,7 +112,10 @@ impl Teller {
         let mut isrs: BTreeMap<(Vec<i32>, Vec<i32>), Vec<TopicPartition>> = BTreeMap::new();
         for event in group {
             match &event.kind {
-                Some(Kind::Broker(change)) => standings.push(self.standing(event, change)),
+                // A group is told at its first moment.
+                Some(Kind::Broker(change)) => {
+                    standings.push(self.standing(group[0].unix_micros, change));
+                }
                 Some(Kind::Elected(elected)) => {
                     self.note_outage(elected);
                     if self.concerns(&elected.topic, elected.partition) {
@@ -147,21 +159,26 @@ impl Teller {
             Kind::FirstWrite(write) => {
                 let partition = name(&write.topic, write.partition);
                 let outage = self.outages.remove(&partition);
+                let at_most = match &outage {
+                    Some(outage) if outage.since.at_earliest => "at most ",
+                    _ => "",
+                };
                 let idle_since = outage.as_ref().and_then(|o| o.ready);
                 let idle_since =
                     idle_since.filter(|ready| event.unix_micros - ready > NOBODY_WROTE_MICROS);
-                let unavailable = outage.map(|o| idle_since.unwrap_or(event.unix_micros) - o.since);
+                let unavailable =
+                    outage.map(|o| idle_since.unwrap_or(event.unix_micros) - o.since.at);
                 let to = match &self.only {
                     Some(_) => String::new(),
                     None => format!(" to {partition}"),
                 };
                 let text = match unavailable {
                     Some(micros) if idle_since.is_some() => format!(
-                        "first write tried and accepted{to}: was unavailable {}",
+                        "first write tried and accepted{to}: was unavailable {at_most}{}",
                         words::span(micros)
                     ),
                     Some(micros) => format!(
-                        "first accepted write{to}: unavailable {}",
+                        "first accepted write{to}: unavailable {at_most}{}",
                         words::span(micros)
                     ),
                     None => format!("first accepted write{to} in epoch {}", write.leader_epoch),
@@ -200,23 +217,32 @@ impl Teller {
         self.concerns(topic, partition).then_some((text, None))
     }
 
-    fn standing(&mut self, event: &Event, change: &BrokerChange) -> String {
+    fn standing(&mut self, at: i64, change: &BrokerChange) -> String {
         let broker = change.broker_id;
         let kind = change.kind();
         match kind {
             BrokerKind::StreamClosed => {
                 let expected = self.incidents.contains_key(&broker);
-                self.incident(broker, event.unix_micros);
+                self.incident(broker, at);
                 if expected {
                     return "heartbeat stream closed".to_owned();
                 }
             }
-            BrokerKind::SessionExpired | BrokerKind::ShuttingDown => {
-                self.incident(broker, event.unix_micros);
+            BrokerKind::SessionExpired => {
+                // It has been of no use since it was last heard.
+                let silent = i64::try_from(change.silent_ms).unwrap_or(i64::MAX);
+                self.incident_since(
+                    broker,
+                    Incident {
+                        at: at.saturating_sub(silent.saturating_mul(1000)),
+                        at_earliest: true,
+                    },
+                );
             }
+            BrokerKind::ShuttingDown => self.incident(broker, at),
             BrokerKind::Fenced => {
                 self.fenced.insert(broker);
-                self.incident(broker, event.unix_micros);
+                self.incident(broker, at);
             }
             BrokerKind::Unfenced => {
                 let known = self.incidents.remove(&broker).is_some();
@@ -226,7 +252,7 @@ impl Teller {
             }
             BrokerKind::Registered | BrokerKind::ControllerActive => {}
         }
-        words::standing(broker, kind)
+        words::standing(change)
     }
 
     fn note_process(&mut self, event: &Event, change: &ProcessChange) {
@@ -248,9 +274,14 @@ impl Teller {
 
     /// Something is wrong with a broker; what follows from the same trouble does not count anew.
     fn incident(&mut self, broker: i32, at: i64) {
-        if let std::collections::btree_map::Entry::Vacant(entry) = self.incidents.entry(broker) {
-            entry.insert(at);
-            self.origin = Some(at);
+        let at_earliest = false;
+        self.incident_since(broker, Incident { at, at_earliest });
+    }
+
+    fn incident_since(&mut self, broker: i32, incident: Incident) {
+        if let Entry::Vacant(entry) = self.incidents.entry(broker) {
+            entry.insert(incident);
+            self.origin = Some(incident.at);
         }
     }
 
@@ -374,6 +405,7 @@ mod tests {
         Kind::Broker(BrokerChange {
             broker_id,
             kind: kind.into(),
+            silent_ms: 0,
         })
     }
 
@@ -572,6 +604,41 @@ mod tests {
             lines[4].to_string(),
             "+70 ms first accepted write: unavailable 70 ms"
         );
+    }
+
+    #[test]
+    fn a_broker_that_fell_silent_is_missed_since_it_was_last_heard() {
+        let controller = "controller-1";
+        let expired = Kind::Broker(BrokerChange {
+            broker_id: 2,
+            kind: BrokerKind::SessionExpired.into(),
+            silent_ms: 9_000,
+        });
+        let told = Teller::new().tell(&[
+            at(20_000, controller, expired),
+            at(20_010, controller, broker(2, BrokerKind::Fenced)),
+            at(20_010, controller, elected(0, 2, 3, 5)),
+            at(20_050, "broker-3", first_write(0, 5)),
+        ]);
+        let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "+9.0 s broker 2 silent for 9.0 s: session expired",
+                "+9.0 s broker 2 fenced, orders-0 leader 2 -> 3, epoch 4 -> 5",
+                "+9.1 s first accepted write to orders-0: unavailable at most 9.1 s",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_told_in_one_line_begins_with_its_first_event() {
+        let decision = [
+            at(0, "controller-1", elected(0, 2, 3, 5)),
+            at(1, "controller-1", broker(2, BrokerKind::Fenced)),
+        ];
+        let lines = Teller::new().tell(&decision);
+        assert_eq!(lines[0].relative_ms, 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use epoka_proto::v1::broker_change::Kind as BrokerKind;
 use epoka_proto::v1::process_change::Kind as ProcessKind;
-use epoka_proto::v1::{ProcessChange, Truncated};
+use epoka_proto::v1::{BrokerChange, ProcessChange, Truncated};
 
 /// A span in the unit a person would choose: `61 ms`, `2.1 s`, `3 min 5 s`.
 pub fn span(micros: i64) -> String {
@@ -63,15 +63,20 @@ pub fn process(change: &ProcessChange) -> String {
 }
 
 /// A change of a broker's standing, as far as it needs nothing but the change itself.
-pub fn standing(broker: i32, kind: BrokerKind) -> String {
-    match kind {
+pub fn standing(change: &BrokerChange) -> String {
+    let broker = change.broker_id;
+    match change.kind() {
         BrokerKind::Registered => format!("broker {broker} registered"),
         BrokerKind::Unfenced => format!("broker {broker} joined"),
         BrokerKind::Fenced => format!("broker {broker} fenced"),
         BrokerKind::StreamClosed => {
             format!("broker {broker} died or was killed: heartbeat stream closed")
         }
-        BrokerKind::SessionExpired => format!("session of broker {broker} expired"),
+        BrokerKind::SessionExpired => {
+            let silent = i64::try_from(change.silent_ms).unwrap_or(i64::MAX);
+            let silent = span(silent.saturating_mul(1000));
+            format!("broker {broker} silent for {silent}: session expired")
+        }
         BrokerKind::ShuttingDown => format!("broker {broker} is shutting down"),
         BrokerKind::ControllerActive => format!("controller {broker} active"),
     }

@@ -227,9 +227,19 @@ fn the_longest_silent_unfenced_broker_expires_first_c_14() {
     liveness.heard(BrokerId(1), BrokerEpoch(1), &beat(0, false, false), 100);
     liveness.heard(BrokerId(2), BrokerEpoch(2), &beat(0, false, false), 50);
     assert_eq!(liveness.expired(&image, 9_050), None);
-    let second = Some((BrokerId(2), BrokerEpoch(2)));
-    assert_eq!(liveness.expired(&image, 9_051), second);
-    assert_eq!(liveness.expired(&image, 10_000), second, "one at a time");
+    let second = |silent| {
+        Some(Expired {
+            broker: BrokerId(2),
+            epoch: BrokerEpoch(2),
+            silent: Duration::from_millis(silent),
+        })
+    };
+    assert_eq!(liveness.expired(&image, 9_051), second(9_001));
+    assert_eq!(
+        liveness.expired(&image, 10_000),
+        second(9_950),
+        "one at a time"
+    );
     liveness.start_over(&image, 10_000); // a new active controller cannot judge the past
     assert_eq!(liveness.expired(&image, 10_001), None);
 }
