@@ -41,6 +41,8 @@ pub struct Membership {
     topics_pending: Mutex<Option<String>>,
     /// Why this broker has not been admitted to the cluster, as far as it was told.
     refused: Mutex<Option<String>>,
+    /// When the active controller last answered a heartbeat; at first, when this began.
+    controller_heard: AtomicI64,
 }
 
 impl Membership {
@@ -58,6 +60,7 @@ impl Membership {
             vetted: watch::Sender::new(None),
             topics_pending: Mutex::default(),
             refused: Mutex::default(),
+            controller_heard: AtomicI64::new(clock.now()),
         }
     }
 
@@ -140,6 +143,18 @@ impl Membership {
         if known.as_deref() != Some(pending) {
             *known = Some(pending.to_owned());
         }
+    }
+
+    /// The active controller answered.
+    pub(crate) fn hear_controller(&self) {
+        self.controller_heard
+            .store(self.clock.now(), Ordering::Relaxed);
+    }
+
+    /// How long ago the active controller last answered a heartbeat; before the first, how long it has been waited for.
+    pub fn controller_silent(&self) -> Duration {
+        let heard = self.controller_heard.load(Ordering::Relaxed);
+        Duration::from_millis(self.clock.now().saturating_sub(heard).unsigned_abs())
     }
 
     /// Follows `vetted`.

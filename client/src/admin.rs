@@ -1,6 +1,7 @@
 //! Administration: topics, partitions, configuration, elections, and what each broker's replicas hold.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::{BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition};
@@ -9,6 +10,15 @@ use epoka_proto::v1;
 use crate::client::Client;
 use crate::connections::{Connection, Target};
 use crate::error::{Error, Result, code_of, reason};
+
+/// Whether clients can write at a broker, and what it misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// What it waits for before writes with acks=all succeed on everything it leads, each in a few words; nothing when they do.
+    pub waiting_for: Vec<String>,
+    /// For how long no controller has answered it, when that is longer than usual.
+    pub controller_silent: Option<Duration>,
+}
 
 /// A topic to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -252,18 +262,22 @@ impl Admin {
         Ok(answer.replicas.into_iter().map(Into::into).collect())
     }
 
-    /// What the broker at this address waits for before clients can write there; nothing when they can.
+    /// Whether clients can write at the broker there.
     ///
     /// # Errors
     /// [`Error::Unreachable`].
-    pub async fn waiting_for_at(&self, address: &str) -> Result<Vec<String>> {
+    pub async fn readiness_at(&self, target: impl Into<Target>) -> Result<Readiness> {
         let answer = self
             .client
-            .call(address, async move |mut log| {
+            .call(target, async move |mut log| {
                 log.readiness(v1::ReadinessRequest {}).await
             })
             .await?;
-        Ok(answer.waiting_for)
+        let silent = Duration::from_millis(answer.controller_silent_ms);
+        Ok(Readiness {
+            waiting_for: answer.waiting_for,
+            controller_silent: (!silent.is_zero()).then_some(silent),
+        })
     }
 
     async fn on_topic<F>(

@@ -33,7 +33,7 @@ mod metadata;
 mod producer;
 pub mod timeline;
 
-pub use admin::{Admin, CreatedTopic, NewTopic, ReplicaState};
+pub use admin::{Admin, CreatedTopic, NewTopic, Readiness, ReplicaState};
 pub use client::{Client, ClientConfig};
 pub use connections::{Connection, Connections, Target};
 pub use consumer::{Fetched, FoundOffset, PartitionConsumer, Start};

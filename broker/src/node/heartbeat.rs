@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epoka_proto::error::ErrorCode;
-use epoka_proto::v1::{HeartbeatRequest, HeartbeatResponse};
+use epoka_proto::events::EventLog;
+use epoka_proto::v1::event::Kind;
+use epoka_proto::v1::{HeartbeatRequest, HeartbeatResponse, Note};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -41,6 +43,8 @@ impl Lease {
 /// registration is not current is refused until it has registered again.
 const RECONNECT_PAUSES: RangeInclusive<Duration> =
     Duration::from_millis(5)..=Duration::from_millis(100);
+/// How often it is looked whether the controller was heard.
+const LOOK: Duration = Duration::from_millis(500);
 /// A broker that wants something (to be unfenced, to stop) asks more often.
 const EAGER_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -56,11 +60,20 @@ pub struct Heartbeats {
     pub want_shutdown: watch::Receiver<bool>,
     /// Told what the controller says.
     pub lease: watch::Sender<Lease>,
+    /// Where it is noted that no controller answers.
+    pub events: EventLog,
+}
+
+/// How long the controller may leave heartbeats unanswered before that is worth a word: another one may be taking over.
+pub(super) fn patience(interval: Duration) -> Duration {
+    interval + Duration::from_secs(2)
 }
 
 impl Heartbeats {
     /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
+        let events = self.events.clone();
+        let missing = miss_controller(self.membership.clone(), self.interval, events);
         let beating = async {
             let mut pause = Pause::new(RECONNECT_PAUSES);
             loop {
@@ -70,7 +83,8 @@ impl Heartbeats {
                 pause.wait().await;
             }
         };
-        stop.run_until_cancelled(beating).await;
+        let both = async { tokio::join!(beating, missing) };
+        stop.run_until_cancelled(both).await;
     }
 
     async fn stream(&mut self, pause: &mut Pause) -> Result<(), Status> {
@@ -139,6 +153,7 @@ impl Heartbeats {
     }
 
     fn take(&self, answer: &HeartbeatResponse) {
+        self.membership.hear_controller();
         let lease = match ErrorCode::from_wire(answer.error as i16) {
             Ok(()) => {
                 self.membership.set_topics_pending(&answer.topics_pending);
@@ -162,6 +177,41 @@ impl Heartbeats {
         };
         self.lease
             .send_if_modified(|old| std::mem::replace(old, lease) != lease);
+    }
+}
+
+/// Notes when no controller answers, and when one does again.
+async fn miss_controller(membership: Arc<Membership>, interval: Duration, events: EventLog) {
+    let mut missed: Option<Duration> = None;
+    let mut look = every(LOOK);
+    let mut last = Instant::now();
+    loop {
+        look.tick().await;
+        // A process that was not running heard nobody; that says nothing of the controller.
+        if std::mem::replace(&mut last, Instant::now()).elapsed() > LOOK * 3 {
+            continue;
+        }
+        let silent = membership.controller_silent();
+        let text = match missed {
+            None if silent > patience(interval) => {
+                missed = Some(silent);
+                "no controller answers; leaders go on, but a dead one is not replaced and no topic can be changed"
+            }
+            Some(longest) if silent >= longest => {
+                missed = Some(silent);
+                continue;
+            }
+            Some(longest) => {
+                missed = None;
+                tracing::info!(
+                    ms = longest.as_millis() as u64,
+                    "a controller answers again"
+                );
+                "a controller answers again"
+            }
+            None => continue,
+        };
+        events.push(Kind::Note(Note { text: text.into() }));
     }
 }
 

@@ -210,6 +210,10 @@ impl Log for LogService {
     ) -> Result<Response<ReadinessResponse>, Status> {
         Ok(Response::new(ReadinessResponse {
             waiting_for: self.node.waiting_for(),
+            controller_silent_ms: self
+                .node
+                .misses_controller()
+                .map_or(0, |silent| silent.as_millis() as u64),
         }))
     }
 

@@ -160,6 +160,12 @@ impl Node {
         readiness::waiting_for(self.me(), &self.image(), refused, pending.as_deref())
     }
 
+    /// For how long no controller has answered a heartbeat, when that is longer than it should be.
+    pub(crate) fn misses_controller(&self) -> Option<Duration> {
+        let silent = self.membership.controller_silent();
+        (silent > heartbeat::patience(self.config.heartbeat_interval)).then_some(silent)
+    }
+
     /// A producer id nobody was given before.
     pub async fn producer_id(&self) -> Result<ProducerId, ErrorCode> {
         self.producer_ids

@@ -114,6 +114,7 @@ pub async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
         interval: node.config.heartbeat_interval,
         want_shutdown: shutdown_wanted,
         lease: lease_sender,
+        events: node.events().clone(),
     };
     let belongs = tokio::spawn(belong(
         registrar,

@@ -63,7 +63,7 @@ async fn broker(config: BrokerConfig) -> Outcome<Vec<String>> {
         ..ClientConfig::default()
     };
     let client = Client::new([address.clone()], patience);
-    Ok(client.admin().waiting_for_at(&address).await?)
+    Ok(client.admin().readiness_at(&address).await?.waiting_for)
 }
 
 async fn controller(listen: SocketAddr) -> Outcome<Vec<String>> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use epoka_client::{Broker, Client, ClientConfig, Metadata, Partition, ReplicaState};
+use epoka_client::{Broker, Client, ClientConfig, Metadata, Partition, ReplicaState, Target};
 use epoka_proto::ids::{BrokerId, TopicPartition};
 use epoka_proto::v1::Process;
 use futures::future::join_all;
@@ -26,6 +26,8 @@ pub struct View {
     metadata: Option<Metadata>,
     /// What each broker that answers says of its replicas.
     replicas: BTreeMap<BrokerId, Vec<ReplicaState>>,
+    /// For how long no controller has answered any broker that could be asked, when that is longer than usual.
+    controller_silent: Option<Duration>,
 }
 
 impl View {
@@ -39,15 +41,16 @@ impl View {
             let client = Client::new(description.brokers_grpc(), patient_client());
             // With every broker down there is nothing to know of partitions; the processes are still worth showing.
             let metadata = client.refresh().await.ok().map(|m| (*m).clone());
-            let replicas = match &metadata {
-                Some(metadata) => replicas(&client, metadata).await,
-                None => BTreeMap::new(),
+            let (replicas, controller_silent) = match &metadata {
+                Some(metadata) => ask_brokers(&client, metadata).await,
+                None => (BTreeMap::new(), None),
             };
             return Ok(Self {
                 bootstrap: description.bootstrap,
                 processes,
                 metadata,
                 replicas,
+                controller_silent,
             });
         }
         Self::of(&cluster.client().await?).await
@@ -59,13 +62,14 @@ impl View {
     /// None of them answers.
     pub async fn of(client: &Client) -> Outcome<Self> {
         let metadata = (*client.refresh().await?).clone();
-        let replicas = replicas(client, &metadata).await;
+        let (replicas, controller_silent) = ask_brokers(client, &metadata).await;
         let kafka: Vec<_> = metadata.brokers.values().map(|b| b.kafka.clone()).collect();
         Ok(Self {
             bootstrap: kafka.join(","),
             processes: Vec::new(),
             metadata: Some(metadata),
             replicas,
+            controller_silent,
         })
     }
 
@@ -94,6 +98,7 @@ impl View {
             "processes": processes,
             "brokers": brokers,
             "partitions": partitions,
+            "controller_silent_ms": self.controller_silent.map(|silent| silent.as_millis()),
         })
     }
 
@@ -150,6 +155,13 @@ impl View {
             });
             out += &table(&["broker", "address", "standing"], rows.collect());
             out.push('\n');
+        }
+        if let Some(silent) = self.controller_silent {
+            let seconds = silent.as_secs();
+            let _ = writeln!(
+                out,
+                "no controller has answered for {seconds} s: leaders go on, but a dead one is not replaced and no topic can be changed\n"
+            );
         }
         let partitions = metadata
             .partitions()
@@ -253,20 +265,32 @@ fn patient_client() -> ClientConfig {
     }
 }
 
-async fn replicas(client: &Client, metadata: &Metadata) -> BTreeMap<BrokerId, Vec<ReplicaState>> {
+/// What the replicas of each broker that answers hold, and for how long none of these brokers has heard a controller.
+async fn ask_brokers(
+    client: &Client,
+    metadata: &Metadata,
+) -> (BTreeMap<BrokerId, Vec<ReplicaState>>, Option<Duration>) {
     let asked = metadata.brokers.iter().map(|(&id, broker)| async move {
         let admin = client.admin();
-        match timeout(
-            PATIENCE,
-            admin.replicas_at(epoka_client::Target::broker(id, &broker.grpc)),
-        )
-        .await
-        {
-            Ok(Ok(replicas)) => Some((id, replicas)),
-            _ => None,
-        }
+        let target = Target::broker(id, &broker.grpc);
+        let both = async {
+            tokio::join!(
+                admin.replicas_at(target.clone()),
+                admin.readiness_at(target.clone())
+            )
+        };
+        let (replicas, readiness) = timeout(PATIENCE, both).await.ok()?;
+        Some((id, replicas.ok()?, readiness.ok()?))
     });
-    join_all(asked).await.into_iter().flatten().collect()
+    let answers = join_all(asked).await.into_iter().flatten();
+    let mut held = BTreeMap::new();
+    let mut silences = Vec::new();
+    for (id, replicas, readiness) in answers {
+        held.insert(id, replicas);
+        silences.push(readiness.controller_silent);
+    }
+    // `None` where a controller answers, which is less than any silence.
+    (held, silences.into_iter().min().flatten())
 }
 
 fn process_json(process: &Process) -> Value {
