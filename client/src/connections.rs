@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use epoka_proto::destination;
+use epoka_proto::dial::Dial;
 use epoka_proto::ids::BrokerId;
 
 use epoka_proto::v1::controller_client::ControllerClient;
@@ -25,6 +26,8 @@ use crate::error::{Error, Result};
 
 /// The largest message taken from a broker. A consumer asks for much less at a time, but a first batch always comes whole.
 const LARGEST_MESSAGE: usize = 256 << 20;
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(2);
 /// HTTP/2 flow-control window of a stream: enough for a fast reader on a fast link.
 const STREAM_WINDOW: u32 = 4 << 20;
 /// HTTP/2 flow-control window of a connection.
@@ -152,15 +155,13 @@ impl Shared {
                 reason: format!("not an address of the form host:port ({e})"),
             })?;
         let channel = endpoint
-            .connect_timeout(Duration::from_secs(2))
-            .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME)
             // A silent peer (a paused process, a cut cable) is given up after a few seconds.
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(3))
-            .connect_lazy();
+            .connect_with_connector_lazy(Dial::within(CONNECT));
         let opened = Numbered {
             number: self.opened.fetch_add(1, Ordering::Relaxed),
             channel,

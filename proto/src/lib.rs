@@ -5,6 +5,7 @@ pub mod batch;
 pub mod compression;
 pub mod config;
 pub mod destination;
+pub mod dial;
 pub mod epochs;
 pub mod error;
 pub mod events;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use epoka_proto::dial::Dial;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::v1::controller_client::ControllerClient as Client;
 use epoka_proto::v1::{
@@ -20,6 +21,8 @@ use tonic::{Code, Response, Status};
 
 /// The metadata entry in which a controller that is not active names the one that is.
 const ACTIVE_HINT: &str = "epoka-active";
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(1);
 /// Pause before a call is tried at another controller.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long an administrative call may take, controller failover included: less than callers wait for a broker.
@@ -80,12 +83,10 @@ impl ActiveController {
         };
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|e| Status::invalid_argument(e.to_string()))?
-            .connect_timeout(Duration::from_secs(1))
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_secs(3))
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);
-        match endpoint.connect().await {
+        match endpoint.connect_with_connector(Dial::within(CONNECT)).await {
             Ok(channel) => Ok((
                 address,
                 Client::new(channel).max_decoding_message_size(MESSAGE_LIMIT),

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use epoka_proto::dial::Dial;
 use epoka_proto::events::EventLog;
 use epoka_proto::v1::events_client::EventsClient;
 use epoka_proto::v1::events_server::Events;
@@ -17,6 +18,8 @@ use tonic::{Request, Response, Status};
 
 use super::Node;
 
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(1);
 /// Pause between two tries to reach a controller.
 const RETRY: Duration = Duration::from_millis(200);
 /// How long a controller may be silent before it is asked for a sign of life, and how long that may take.
@@ -78,10 +81,9 @@ async fn follow(
     listener: &mpsc::Sender<Result<Event, Status>>,
 ) -> anyhow::Result<()> {
     let channel = Endpoint::from_shared(format!("http://{controller}"))?
-        .connect_timeout(Duration::from_secs(1))
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
-        .connect()
+        .connect_with_connector(Dial::within(CONNECT))
         .await?;
     let watched = EventsClient::new(channel)
         .watch(WatchRequest::default())

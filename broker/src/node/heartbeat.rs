@@ -7,7 +7,7 @@ use std::time::Duration;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::events::EventLog;
 use epoka_proto::v1::event::Kind;
-use epoka_proto::v1::{HeartbeatRequest, HeartbeatResponse, Note};
+use epoka_proto::v1::{ControllerSilence, HeartbeatRequest, HeartbeatResponse};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
@@ -192,26 +192,24 @@ async fn miss_controller(membership: Arc<Membership>, interval: Duration, events
             continue;
         }
         let silent = membership.controller_silent();
-        let text = match missed {
-            None if silent > patience(interval) => {
-                missed = Some(silent);
-                "no controller answers; leaders go on, but a dead one is not replaced and no topic can be changed"
-            }
-            Some(longest) if silent >= longest => {
+        let over = match missed {
+            None if silent > patience(interval) => false,
+            None => continue,
+            Some(before) if silent >= before => {
                 missed = Some(silent);
                 continue;
             }
-            Some(longest) => {
-                missed = None;
-                tracing::info!(
-                    ms = longest.as_millis() as u64,
-                    "a controller answers again"
-                );
-                "a controller answers again"
+            Some(before) => {
+                tracing::info!(ms = before.as_millis() as u64, "a controller answers again");
+                true
             }
-            None => continue,
         };
-        events.push(Kind::Note(Note { text: text.into() }));
+        let silent_ms = missed.unwrap_or(silent).as_millis() as u64;
+        missed = (!over).then_some(silent);
+        events.push(Kind::ControllerSilence(ControllerSilence {
+            silent_ms,
+            over,
+        }));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use epoka_proto::destination;
+use epoka_proto::dial::Dial;
 use epoka_proto::ids::BrokerId;
 use epoka_proto::v1::PingRequest;
 use epoka_proto::v1::replica_client::ReplicaClient;
@@ -17,17 +18,18 @@ use tonic::transport::{Channel, Endpoint};
 use super::{FRAME_SIZE, Fetchers, WINDOW};
 use crate::membership::Membership;
 
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(1);
+
 /// Connects to a broker's gRPC services.
 pub(super) async fn connect(address: &str) -> Result<Channel, tonic::transport::Error> {
     Endpoint::from_shared(format!("http://{address}"))?
-        .connect_timeout(Duration::from_secs(1))
-        .tcp_nodelay(true)
         .max_frame_size(FRAME_SIZE)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .http2_keep_alive_interval(Duration::from_secs(3))
         .keep_alive_timeout(Duration::from_secs(3))
-        .connect()
+        .connect_with_connector(Dial::within(CONNECT))
         .await
 }
 

@@ -89,6 +89,11 @@ impl Teller {
         }
     }
 
+    /// Times count from here, until something goes wrong.
+    pub fn begin(&mut self, unix_micros: i64) {
+        self.origin = Some(unix_micros);
+    }
+
     /// The lines for these events, which come in order of time, after all that were told before.
     pub fn tell(&mut self, events: &[Event]) -> Vec<Line> {
         let mut lines = Vec::new();
@@ -153,6 +158,15 @@ impl Teller {
             Kind::Process(change) => {
                 self.note_process(event, change);
                 return Some((words::process(change), None));
+            }
+            Kind::ControllerSilence(silence) => {
+                let silent = micros(silence.silent_ms);
+                let since = event.unix_micros.saturating_sub(silent);
+                // Whoever knows when it was killed has said so.
+                if !silence.over && self.origin.is_none_or(|origin| origin < since) {
+                    self.origin = Some(since);
+                }
+                return Some((words::controller_silence(&who, silence), None));
             }
             Kind::Note(note) => return Some((format!("{who}: {}", note.text), None)),
             Kind::Truncated(cut) => (&cut.topic, cut.partition, words::truncated(&who, cut)),
@@ -230,11 +244,10 @@ impl Teller {
             }
             BrokerKind::SessionExpired => {
                 // It has been of no use since it was last heard.
-                let silent = i64::try_from(change.silent_ms).unwrap_or(i64::MAX);
                 self.incident_since(
                     broker,
                     Incident {
-                        at: at.saturating_sub(silent.saturating_mul(1000)),
+                        at: at.saturating_sub(micros(change.silent_ms)),
                         at_earliest: true,
                     },
                 );
@@ -324,6 +337,10 @@ impl Teller {
     }
 }
 
+fn micros(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1000)
+}
+
 /// Whether an event is part of the same decision: fencing, elections and ISR changes of one batch of the controller.
 fn belongs_with(first: &Event, event: &Event) -> bool {
     let decision = |e: &Event| {
@@ -381,7 +398,7 @@ fn isr(old: &[i32], new: &[i32], partitions: &[TopicPartition]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use epoka_proto::v1::{FirstWrite, Truncated, WatermarkBack};
+    use epoka_proto::v1::{ControllerSilence, FirstWrite, Truncated, WatermarkBack};
 
     fn at(ms: i64, node: &str, kind: Kind) -> Event {
         Event {
@@ -629,6 +646,38 @@ mod tests {
                 "+9.1 s first accepted write to orders-0: unavailable at most 9.1 s",
             ]
         );
+    }
+
+    #[test]
+    fn a_controller_is_missed_since_it_was_last_heard_unless_its_end_was_seen() {
+        let silence =
+            |silent_ms, over| Kind::ControllerSilence(ControllerSilence { silent_ms, over });
+        let seen = [
+            at(0, "supervisor", process("broker-3", ProcessKind::Started)),
+            at(10_000, "broker-1", silence(4_000, false)),
+            at(10_500, "broker-2", silence(4_200, false)),
+            at(20_000, "broker-1", silence(13_900, true)),
+        ];
+        let told = |events: &[Event]| {
+            let lines = Teller::new().tell(events);
+            lines.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let missed = "leaders go on, but a dead one is not replaced and no topic can be changed";
+        assert_eq!(
+            told(&seen)[1..],
+            [
+                format!("+4.0 s broker 1 has heard no controller for 4.0 s: {missed}"),
+                format!("+4.2 s broker 2 has heard no controller for 4.2 s: {missed}"),
+                "+13.7 s broker 1 hears a controller again".to_owned(),
+            ]
+        );
+        let killed = at(
+            7_000,
+            "supervisor",
+            process("controller-1", ProcessKind::Killed),
+        );
+        let told = told(&[killed, seen[1].clone()]);
+        assert!(told[1].starts_with("+3.0 s"), "{told:?}");
     }
 
     #[test]

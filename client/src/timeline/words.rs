@@ -2,7 +2,7 @@
 
 use epoka_proto::v1::broker_change::Kind as BrokerKind;
 use epoka_proto::v1::process_change::Kind as ProcessKind;
-use epoka_proto::v1::{BrokerChange, ProcessChange, Truncated};
+use epoka_proto::v1::{BrokerChange, ControllerSilence, ProcessChange, Truncated};
 
 /// A span in the unit a person would choose: `61 ms`, `2.1 s`, `3 min 5 s`.
 pub fn span(micros: i64) -> String {
@@ -80,6 +80,19 @@ pub fn standing(change: &BrokerChange) -> String {
         BrokerKind::ShuttingDown => format!("broker {broker} is shutting down"),
         BrokerKind::ControllerActive => format!("controller {broker} active"),
     }
+}
+
+/// What it means when no controller answers.
+pub const WITHOUT_CONTROLLER: &str =
+    "leaders go on, but a dead one is not replaced and no topic can be changed";
+
+pub fn controller_silence(who: &str, silence: &ControllerSilence) -> String {
+    if silence.over {
+        return format!("{who} hears a controller again");
+    }
+    let silent = i64::try_from(silence.silent_ms).unwrap_or(i64::MAX);
+    let silent = span(silent.saturating_mul(1000));
+    format!("{who} has heard no controller for {silent}: {WITHOUT_CONTROLLER}")
 }
 
 pub fn truncated(who: &str, cut: &Truncated) -> String {

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use epoka_proto::destination;
+use epoka_proto::dial::Dial;
 use epoka_proto::v1::RaftMessage;
 use epoka_proto::v1::quorum_client::QuorumClient;
 use openraft::BasicNode;
@@ -27,6 +28,9 @@ use super::Types;
 
 /// Largest message between controllers: a chunk of a snapshot, or many commands.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_millis(500);
 
 /// How soon a peer that could not be reached is asked for its vote again.
 const VOTE_RETRY: Duration = Duration::from_millis(10);
@@ -59,14 +63,12 @@ impl RaftNetworkFactory<Types> for Network {
 
 fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(format!("http://{address}"))?
-        .tcp_nodelay(true)
-        .connect_timeout(Duration::from_millis(500))
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(5)))
 }
 
 fn connect(endpoint: &Endpoint) -> QuorumClient<Channel> {
-    QuorumClient::new(endpoint.connect_lazy())
+    QuorumClient::new(endpoint.connect_with_connector_lazy(Dial::within(CONNECT)))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE)
 }

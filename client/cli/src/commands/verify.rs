@@ -288,10 +288,10 @@ impl Story {
 /// Tells what happens until it is over, and what was on its way then.
 async fn tell_on(mut collector: Collector, json: bool, over: Arc<Notify>) -> Cuts {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let since_ms = now.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
+    let since = now.map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX));
     let mut teller = Teller::new();
     let mut cuts = Cuts::new();
-    let mut ending = false;
+    let (mut begun, mut ending) = (false, false);
     loop {
         let mut next = pin!(next_events(&mut collector));
         let soon = async |next: Pin<&mut _>| timeout(WINDOW * 3, next).await.ok().flatten();
@@ -309,14 +309,25 @@ async fn tell_on(mut collector: Collector, json: bool, over: Arc<Notify>) -> Cut
         let Some(events) = events else { return cuts };
         for event in &events {
             if let Some(Kind::Truncated(cut)) = &event.kind
-                && event.unix_micros / 1000 >= since_ms
+                && event.unix_micros >= since
             {
                 cuts.push((event.node.clone(), cut.clone()));
             }
         }
-        let lines = teller.tell(&events);
-        let now = lines.iter().filter(|line| line.unix_ms >= since_ms);
-        now.for_each(|line| tell(json, &line.to_string()));
+        // What happened before only says how things stand.
+        let past = if begun {
+            0
+        } else {
+            events.partition_point(|e| e.unix_micros < since)
+        };
+        let (past, now) = events.split_at(past);
+        drop(teller.tell(past));
+        if !begun && !now.is_empty() {
+            teller.begin(since);
+            begun = true;
+        }
+        let lines = teller.tell(now);
+        lines.iter().for_each(|line| tell(json, &line.to_string()));
     }
 }
 
