@@ -148,15 +148,16 @@ impl Client {
             .addresses()
             .into_iter()
             .take(ASKED_AT_ONCE)
-            .map(|address| self.describe(address))
+            .map(async |address| (self.describe(address.clone()).await, address))
             .collect();
-        let mut refusal = None;
+        let (mut foreign, mut refusal) = (None, None);
         let mut deadline = Instant::now() + self.inner.config.request_timeout;
         let mut answered = false;
-        while let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await {
+        while let Ok(Some((answer, address))) = timeout_at(deadline, answers.next()).await {
             match answer {
                 Ok(metadata) if self.is_foreign(&metadata) => {
-                    refusal = Some(Error::OtherCluster {
+                    self.inner.connections.give_up(&address);
+                    foreign = Some(Error::OtherCluster {
                         ours: self.metadata().cluster_id.clone(),
                         other: metadata.cluster_id,
                     });
@@ -174,7 +175,7 @@ impl Client {
         if answered {
             return Ok(());
         }
-        Err(refusal.unwrap_or_else(|| Error::Unreachable {
+        Err(foreign.or(refusal).unwrap_or_else(|| Error::Unreachable {
             addresses: self.addresses().join(", "),
             reason: "no answer".into(),
         }))
@@ -310,7 +311,7 @@ impl Client {
         let addresses = self.addresses();
         let mut reason = "no address was given".to_owned();
         for address in &addresses {
-            match self.call(address.as_str(), &mut question).await {
+            match self.call(Target::member(address), &mut question).await {
                 Ok(answer) => return Ok(answer),
                 Err(Error::Unreachable { reason: why, .. }) => reason = why,
                 Err(other) => return Err(other),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use epoka_proto::destination;
+use epoka_proto::destination::{self, Destination};
 use epoka_proto::dial::Dial;
 use epoka_proto::ids::BrokerId;
 
@@ -55,19 +55,36 @@ struct Numbered {
     channel: Channel,
 }
 
-/// Whom to reach: an address, and the broker that must be behind it, unless anybody will do.
+/// Whom to reach: an address, and who must be behind it. Should somebody else be there, the call fails and the next one has a
+/// new connection.
 #[derive(Clone, Debug)]
 pub struct Target {
     address: String,
-    broker: Option<BrokerId>,
+    whom: Whom,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Whom {
+    Anybody,
+    /// Any broker of the client's cluster.
+    Member,
+    Broker(BrokerId),
 }
 
 impl Target {
-    /// This broker, at `host:port`. Should somebody else be there, the call fails and the connection is made anew.
+    /// This broker, at `host:port`.
     pub fn broker(id: BrokerId, address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
-            broker: Some(id),
+            whom: Whom::Broker(id),
+        }
+    }
+
+    /// A broker of the client's cluster, at `host:port`.
+    pub fn member(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            whom: Whom::Member,
         }
     }
 
@@ -82,7 +99,7 @@ impl From<&str> for Target {
     fn from(address: &str) -> Self {
         Self {
             address: address.to_owned(),
-            broker: None,
+            whom: Whom::Anybody,
         }
     }
 }
@@ -112,12 +129,17 @@ impl Service<http::Request<Body>> for Connection {
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let Some(broker) = self.target.broker else {
-            return self.opened.channel.call(request).boxed();
+        let node = match self.target.whom {
+            Whom::Anybody => return self.opened.channel.call(request).boxed(),
+            Whom::Member => None,
+            Whom::Broker(id) => Some(destination::broker(id)),
+        };
+        let destination = Destination {
+            node: node.as_deref(),
+            cluster: self.shared.cluster.get().map(String::as_str),
         };
         let mut metadata = MetadataMap::from_headers(std::mem::take(request.headers_mut()));
-        let cluster = self.shared.cluster.get().map_or("", String::as_str);
-        destination::address(&mut metadata, &destination::broker(broker), cluster);
+        destination.write(&mut metadata);
         *request.headers_mut() = metadata.into_headers();
         let answer = self.opened.channel.call(request);
         let (shared, address) = (self.shared.clone(), self.target.address.clone());
@@ -126,7 +148,7 @@ impl Service<http::Request<Body>> for Connection {
             let mut answer = answer.await?;
             let metadata = MetadataMap::from_headers(std::mem::take(answer.headers_mut()));
             if destination::is_misrouted(&metadata) {
-                shared.give_up(&address, number);
+                shared.give_up(&address, Some(number));
             }
             *answer.headers_mut() = metadata.into_headers();
             Ok(answer)
@@ -136,10 +158,11 @@ impl Service<http::Request<Body>> for Connection {
 }
 
 impl Shared {
-    /// Whoever asks for this address next gets a new connection.
-    fn give_up(&self, address: &str, number: u64) {
+    /// Whoever asks for this address next gets a new connection, unless this one has made room for another already.
+    fn give_up(&self, address: &str, number: Option<u64>) {
         let mut channels = self.channels.lock().expect("nothing panics under it");
-        if channels.get(address).is_some_and(|c| c.number == number) {
+        let is_it = |opened: &Numbered| number.is_none_or(|number| opened.number == number);
+        if channels.get(address).is_some_and(is_it) {
             channels.remove(address);
         }
     }
@@ -183,6 +206,11 @@ impl Connections {
             target,
             shared: self.shared.clone(),
         })
+    }
+
+    /// Somebody is at this address who has no business there: the next connection finds out where it leads now.
+    pub(crate) fn give_up(&self, address: &str) {
+        self.shared.give_up(address, None);
     }
 
     /// Brokers that are named must be of this cluster from now on. The first word counts.

@@ -68,7 +68,9 @@ enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Unreachable { .. } => Self::Again(error.to_string()),
+            Error::Unreachable { .. } | Error::OtherCluster { .. } => {
+                Self::Again(error.to_string())
+            }
             Error::Refused { code, reason, .. } if code.is_retriable() => Self::Again(reason),
             other => Self::Final(other),
         }

@@ -21,7 +21,7 @@ pub enum Error {
     },
     /// Whoever answers now is of another cluster than the one this client got to know.
     #[error(
-        "the brokers there are of another cluster now ({other}); this client belongs to cluster {ours}"
+        "the brokers there are of another cluster now, {other}; this client belongs to {ours}: begin anew to work with the other"
     )]
     OtherCluster {
         /// The id of the client's cluster.

@@ -2,17 +2,18 @@
 //! streams of many nodes merged in order of time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use epoka_proto::v1::{Event, WatchRequest};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::Client;
 use crate::connections::{Connections, Target};
+use crate::error::Error;
 
 /// Pause between two tries to reach a node.
 const RETRY: Duration = Duration::from_millis(100);
@@ -83,7 +84,8 @@ impl Collector {
         }
     }
 
-    /// The next event. Cancel-safe. `None` when there is no node to follow.
+    /// The next event. Cancel-safe. `None` when there is no node to follow, or no longer, as another cluster took the place of the
+    /// one that was followed.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             let Some(Reverse(oldest)) = self.held.peek() else {
@@ -143,23 +145,36 @@ impl Ord for Held {
 /// Follows the brokers of a cluster as they come.
 async fn follow_cluster(client: Client, listener: Listener) {
     let mut followers = JoinSet::new();
-    let mut known = BTreeSet::new();
+    let mut known: BTreeMap<_, [AbortHandle; 2]> = BTreeMap::new();
     loop {
-        for (id, broker) in &client.metadata().brokers {
-            if !broker.grpc.is_empty() && known.insert((*id, broker.grpc.clone())) {
+        let metadata = client.metadata();
+        // Who moved is followed to the new address, and not looked for at the old one, where somebody else may be.
+        known.retain(|(id, address), followed: &mut [AbortHandle; 2]| {
+            let stays = metadata.brokers.get(id).is_some_and(|b| b.grpc == *address);
+            if !stays {
+                followed.iter().for_each(AbortHandle::abort);
+            }
+            stays
+        });
+        for (id, broker) in &metadata.brokers {
+            let name = (*id, broker.grpc.clone());
+            if !broker.grpc.is_empty() && !known.contains_key(&name) {
                 let target = Target::broker(*id, &broker.grpc);
                 let node = Source::node(client.connections().clone(), target);
                 let controllers = Source {
                     of_controllers: true,
                     ..node.clone()
                 };
-                followers.spawn(node.follow(listener.clone()));
-                followers.spawn(controllers.follow(listener.clone()));
+                let followed = [node, controllers]
+                    .map(|source| followers.spawn(source.follow(listener.clone())));
+                known.insert(name, followed);
             }
         }
         sleep(LOOK).await;
-        // With no broker to ask there is nobody to follow.
-        drop(client.refresh().await);
+        // With no broker to ask there is nobody to follow, for now; a cluster that gave way to another does not come back.
+        if let Err(Error::OtherCluster { .. }) = client.refresh().await {
+            return;
+        }
     }
 }
 

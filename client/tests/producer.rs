@@ -5,6 +5,7 @@ mod fake;
 
 use std::time::Duration;
 
+use epoka_client::events::Collector;
 use epoka_client::{Client, ClientConfig, Error, Producer, ProducerConfig, ProducerRecord};
 use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::Offset;
@@ -240,4 +241,34 @@ async fn an_unknown_topic_or_partition_is_an_error_at_once() {
         beyond,
         Err(Error::UnknownPartition { count: 1, .. })
     ));
+}
+
+#[tokio::test]
+async fn another_cluster_at_the_same_addresses_is_not_taken_for_ones_own() {
+    let cluster = Cluster::start(1).await;
+    let client = client(&cluster).await;
+    let mut events = Collector::of_cluster(&client, Duration::from_millis(1));
+    let producer = client.producer(ProducerConfig {
+        delivery_timeout: Duration::from_millis(500),
+        ..ProducerConfig::default()
+    });
+    write(&producer, "a").await.expect("acked");
+    cluster.become_another();
+    let error = client.refresh().await.expect_err("it is not ours");
+    let of_another = "another; this client belongs to fake";
+    assert!(error.to_string().contains(of_another), "{error}");
+    let error = client.admin().delete_topic("orders").await;
+    let error = error.expect_err("it is not ours").to_string();
+    assert!(error.contains("of another cluster than fake"), "{error}");
+    // There is nothing left to be told of the one that was followed.
+    let told = tokio::time::timeout(Duration::from_secs(20), events.next()).await;
+    assert!(told.expect("it ends").is_none());
+    // The exchange that was open is with a process of the old cluster. A new one is not made.
+    let stranger = client.producer(ProducerConfig {
+        delivery_timeout: Duration::from_millis(500),
+        ..ProducerConfig::default()
+    });
+    let error = write(&stranger, "b").await.expect_err("it is not ours");
+    let sent = cluster.sent();
+    assert_eq!(sent, [sent[0].clone()], "{error}");
 }

@@ -140,9 +140,9 @@ fn serve(
         .max_decoding_message_size(max)
         .max_encoding_message_size(usize::MAX);
     let events = EventsServer::new(shared.timeline.events());
-    let known = shared.clone();
+    let metadata = shared.metadata.clone();
     let only_ours = destination::checked(destination::controller(shared.config.id), move || {
-        known.metadata.read(|c| c.image().cluster_id.clone())
+        metadata.cluster_id()
     });
     let server = Server::builder()
         .layer(InterceptorLayer::new(only_ours))

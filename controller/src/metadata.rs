@@ -111,6 +111,11 @@ impl Metadata {
         look(&self.shared.state.lock().cluster)
     }
 
+    /// The cluster's id, once known.
+    pub fn cluster_id(&self) -> Option<String> {
+        self.read(|c| c.image().known_cluster_id().map(str::to_owned))
+    }
+
     /// A copy of the cluster; cheap, because topics and brokers are shared.
     pub fn cluster(&self) -> Cluster {
         self.read(Cluster::clone)

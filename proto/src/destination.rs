@@ -26,31 +26,43 @@ pub fn controller(id: impl Display) -> String {
     format!("controller-{id}")
 }
 
-/// Says in the metadata of a call whom it is meant for: a node, and its cluster where the caller knows it, else empty.
-pub fn address(metadata: &mut MetadataMap, node: &str, cluster: &str) {
-    for (key, value) in [(NODE, node), (CLUSTER, cluster)] {
-        // An id that is no header value was never registered; the node alone tells enough then.
-        if let Ok(value) = value.parse()
-            && !node.is_empty()
-        {
-            metadata.insert(key, value);
+/// Whom a call is meant for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination<'a> {
+    /// The one node that may answer; any, if none is named.
+    pub node: Option<&'a str>,
+    /// The cluster it must be of, where the caller knows its own.
+    pub cluster: Option<&'a str>,
+}
+
+impl Destination<'_> {
+    /// Says so in the metadata of a call.
+    pub fn write(self, metadata: &mut MetadataMap) {
+        for (key, value) in [(NODE, self.node), (CLUSTER, self.cluster)] {
+            // An id that is no header value was never given out; whoever has it is told nothing then, and takes the call.
+            if let Some(Ok(value)) = value.map(str::parse) {
+                metadata.insert(key, value);
+            }
         }
     }
 }
 
-/// Checks a call's metadata at the node of this name and cluster. A call that names nobody is for anybody.
+/// Checks a call's metadata at the node of this name. It may not know its cluster yet, and cannot be of another one then.
 ///
 /// # Errors
 /// `UNAVAILABLE`, with [`is_misrouted`], when the call is meant for another node.
-pub fn check(metadata: &MetadataMap, node: &str, cluster: &str) -> Result<(), Status> {
+pub fn check(
+    metadata: &MetadataMap,
+    node: &str,
+    cluster: impl FnOnce() -> Option<String>,
+) -> Result<(), Status> {
     let meant = |key| metadata.get(key).and_then(|value| value.to_str().ok());
-    let other_node = meant(NODE).filter(|meant| *meant != node);
-    let other_cluster = meant(CLUSTER)
-        .filter(|meant| !meant.is_empty() && !cluster.is_empty() && *meant != cluster);
-    let reason = match (other_node, other_cluster) {
-        (None, None) => return Ok(()),
-        (Some(other), _) => format!("this is {node}, not {other}"),
-        (None, Some(other)) => format!("this is {node} of another cluster than {other}"),
+    let reason = match (meant(NODE), meant(CLUSTER)) {
+        (Some(other), _) if other != node => format!("this is {node}, not {other}"),
+        (_, Some(other)) if cluster().is_some_and(|own| own != other) => {
+            format!("this is {node} of another cluster than {other}")
+        }
+        _ => return Ok(()),
     };
     let mut status = Status::unavailable(reason);
     let yes = "1".parse().expect("ascii");
@@ -64,13 +76,10 @@ pub fn checked<C>(
     cluster: C,
 ) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone
 where
-    C: Fn() -> String + Clone,
+    C: Fn() -> Option<String> + Clone,
 {
     move |request: Request<()>| {
-        let metadata = request.metadata();
-        if metadata.contains_key(NODE) {
-            check(metadata, &node, &cluster())?;
-        }
+        check(request.metadata(), &node, &cluster)?;
         Ok(request)
     }
 }
@@ -85,32 +94,35 @@ pub fn is_misrouted(answer: &MetadataMap) -> bool {
 mod tests {
     use super::*;
 
-    fn meant(node: &str, cluster: &str) -> MetadataMap {
+    fn meant(node: Option<&str>, cluster: Option<&str>) -> MetadataMap {
         let mut metadata = MetadataMap::new();
-        address(&mut metadata, node, cluster);
+        Destination { node, cluster }.write(&mut metadata);
         metadata
     }
 
     #[test]
     fn a_call_is_taken_by_the_node_it_is_meant_for_and_by_no_other() {
         let cases = [
-            (MetadataMap::new(), true),
-            (meant("broker-1", "A"), true),
-            (meant("broker-1", ""), true),
-            (meant("broker-2", "A"), false),
-            (meant("broker-2", ""), false),
-            (meant("broker-1", "B"), false),
-            (meant("controller-1", ""), false),
+            (meant(None, None), true),
+            (meant(None, Some("A")), true),
+            (meant(Some("broker-1"), Some("A")), true),
+            (meant(Some("broker-1"), None), true),
+            (meant(Some("broker-2"), Some("A")), false),
+            (meant(Some("broker-2"), None), false),
+            (meant(Some("controller-1"), None), false),
+            (meant(Some("broker-1"), Some("B")), false),
+            (meant(None, Some("B")), false),
         ];
         for (metadata, taken) in cases {
-            let answer = check(&metadata, "broker-1", "A");
+            let answer = check(&metadata, "broker-1", || Some("A".to_owned()));
             assert_eq!(answer.is_ok(), taken, "{metadata:?}");
             if let Err(status) = answer {
                 assert!(is_misrouted(status.metadata()), "{status:?}");
             }
         }
         // A node that has not been told its cluster yet cannot be of another one.
-        assert!(check(&meant("broker-1", "A"), "broker-1", "").is_ok());
+        let newcomer = check(&meant(Some("broker-1"), Some("A")), "broker-1", || None);
+        assert!(newcomer.is_ok());
         assert!(!is_misrouted(Status::unavailable("gone").metadata()));
     }
 }

@@ -26,6 +26,8 @@ impl Dial {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
+        // Shared among the addresses of a name, so that one that is silent leaves time for the next.
+        tcp.set_connect_timeout(Some(within));
         Self { within, tcp }
     }
 }

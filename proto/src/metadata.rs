@@ -190,6 +190,11 @@ pub struct Image {
 }
 
 impl Image {
+    /// The cluster's id; `None` before the first record that tells it.
+    pub fn known_cluster_id(&self) -> Option<&str> {
+        Some(self.cluster_id.as_str()).filter(|id| !id.is_empty())
+    }
+
     /// Takes one record into account.
     pub fn apply(&mut self, record: &Record) {
         match record {

@@ -1,5 +1,6 @@
 //! What scripts rely on: `epoka up` and the commands beside it, their output and their exit codes.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -415,5 +416,50 @@ async fn a_reader_that_has_seen_enough_is_no_reason_to_panic() {
     let output = command.stdout(writer).output().await.expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{output:?}");
+    assert!(up.interrupt().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_no_record_does_not_hide_what_was_written_before_it() {
+    let mut up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
+    let lines = up.dir().join("lines");
+    std::fs::write(&lines, "a:1\nb:2\nnone\nc:3\n").expect("writable");
+    let mut command = Command::new(EPOKA);
+    command
+        .args(["produce", "orders", "--key-separator", ":", "--json"])
+        .arg("--data-dir")
+        .arg(up.data_dir())
+        .stdin(File::open(&lines).expect("just written"));
+    let output = command.output().await.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains("line 3 has no `:`"), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["acked"], 2, "{report}");
+    let orders = orders_0(&up.status().await).clone();
+    assert_eq!(orders["replicas"][0]["log_end"], 2, "{orders}");
+    assert!(up.interrupt().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_is_missed_is_spoken_of() {
+    let mut up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
+    up.succeed(&["kill", "controller:1"]).await;
+    let missed = |status: &Value| status["controller_silent_ms"].is_u64();
+    status_when(&up, "a missed controller", missed).await;
+    let said = up.succeed(&["status"]).await;
+    assert!(said.contains("no controller has answered for"), "{said}");
+    up.succeed(&["start", "controller:1"]).await;
+    let heard = |status: &Value| status["controller_silent_ms"].is_null();
+    status_when(&up, "a controller that answers", heard).await;
+    let told = up.watched(Duration::from_secs(2)).await;
+    let order = [
+        "controller 1 killed",
+        "has heard no controller for",
+        "controller 1 active",
+        "hears a controller again",
+    ];
+    let at = order.map(|text| told.rfind(text).unwrap_or_else(|| panic!("{text}: {told}")));
+    assert!(at.is_sorted(), "{told}");
     assert!(up.interrupt().await.success());
 }

@@ -72,6 +72,8 @@ pub(super) fn patience(interval: Duration) -> Duration {
 impl Heartbeats {
     /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
+        // Until now it was not for this to ask.
+        self.membership.hear_controller();
         let events = self.events.clone();
         let missing = miss_controller(self.membership.clone(), self.interval, events);
         let beating = async {
@@ -193,7 +195,10 @@ async fn miss_controller(membership: Arc<Membership>, interval: Duration, events
         }
         let silent = membership.controller_silent();
         let over = match missed {
-            None if silent > patience(interval) => false,
+            None if silent > patience(interval) => {
+                tracing::warn!(ms = silent.as_millis() as u64, "no controller answers");
+                false
+            }
             None => continue,
             Some(before) if silent >= before => {
                 missed = Some(silent);

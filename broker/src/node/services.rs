@@ -34,7 +34,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 fn only_ours(node: &Arc<Node>) -> InterceptorLayer<impl Interceptor + Clone + use<>> {
     let (name, node) = (destination::broker(node.membership.me), node.clone());
     InterceptorLayer::new(destination::checked(name, move || {
-        node.image().cluster_id.clone()
+        node.image().known_cluster_id().map(str::to_owned)
     }))
 }
 

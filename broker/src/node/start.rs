@@ -277,7 +277,11 @@ impl Registrar {
         let mut told = String::new();
         let request = self.request();
         loop {
-            let why = match self.node.controller.register(request.clone()).await {
+            let answer = self.node.controller.register(request.clone()).await;
+            if answer.is_ok() {
+                self.node.membership.hear_controller();
+            }
+            let why = match answer {
                 Ok(answer) => match ErrorCode::from_wire(answer.error as i16) {
                     Ok(()) => {
                         let epoch = BrokerEpoch(answer.broker_epoch);

@@ -171,7 +171,7 @@ impl FetchLoop {
             ReplicaClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
         let (requests, outgoing) = mpsc::channel(2);
         let mut answers = client
-            .fetch(for_leader(ReceiverStream::new(outgoing), leader))
+            .fetch(for_leader(ReceiverStream::new(outgoing), peers, leader))
             .await?
             .into_inner();
         peers.found(leader);
@@ -366,7 +366,7 @@ async fn bounds(
         leader_epoch: leader_epoch.0,
     };
     let answer = ReplicaClient::new(channel)
-        .bounds(for_leader(request, leader))
+        .bounds(for_leader(request, peers, leader))
         .await;
     let answer = answer
         .map_err(|_| ErrorCode::BrokerNotAvailable)?

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use epoka_proto::destination;
+use epoka_proto::destination::{self, Destination};
 use epoka_proto::dial::Dial;
 use epoka_proto::ids::BrokerId;
 use epoka_proto::v1::PingRequest;
@@ -33,10 +33,15 @@ pub(super) async fn connect(address: &str) -> Result<Channel, tonic::transport::
         .await
 }
 
-/// A message for this broker and for nobody else who may be at its address by now.
-pub(super) fn for_leader<T>(message: T, leader: BrokerId) -> Request<T> {
+/// A message for this broker of our cluster and for nobody else who may be at its address by now.
+pub(super) fn for_leader<T>(message: T, peers: &Membership, leader: BrokerId) -> Request<T> {
     let mut request = Request::new(message);
-    destination::address(request.metadata_mut(), &destination::broker(leader), "");
+    let image = peers.image();
+    let destination = Destination {
+        node: Some(&destination::broker(leader)),
+        cluster: image.known_cluster_id(),
+    };
+    destination.write(request.metadata_mut());
     request
 }
 
@@ -73,7 +78,7 @@ impl Link {
             return;
         };
         let mut client = ReplicaClient::new(channel);
-        let ping = client.ping(for_leader(PingRequest {}, leader));
+        let ping = client.ping(for_leader(PingRequest {}, peers, leader));
         match timeout(patience, ping).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => peers.lost(leader),

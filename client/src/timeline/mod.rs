@@ -5,7 +5,6 @@ mod teller;
 mod words;
 
 pub use teller::{Line, Teller};
-pub use words::WITHOUT_CONTROLLER;
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use epoka_proto::ids::TopicPartition;
 use epoka_proto::v1::broker_change::Kind as BrokerKind;
 use epoka_proto::v1::event::Kind;
 use epoka_proto::v1::process_change::Kind as ProcessKind;
-use epoka_proto::v1::{BrokerChange, Elected, Event, IsrChanged, ProcessChange};
+use epoka_proto::v1::{BrokerChange, ControllerSilence, Elected, Event, IsrChanged, ProcessChange};
 use serde::Serialize;
 
 use super::words;
@@ -56,6 +56,8 @@ pub struct Teller {
     incidents: BTreeMap<i32, Incident>,
     /// Brokers that were fenced and have not come back.
     fenced: BTreeSet<i32>,
+    /// Brokers that hear no controller.
+    without_controller: BTreeSet<String>,
     /// Partitions whose leader went away.
     outages: BTreeMap<TopicPartition, Outage>,
 }
@@ -160,12 +162,7 @@ impl Teller {
                 return Some((words::process(change), None));
             }
             Kind::ControllerSilence(silence) => {
-                let silent = micros(silence.silent_ms);
-                let since = event.unix_micros.saturating_sub(silent);
-                // Whoever knows when it was killed has said so.
-                if !silence.over && self.origin.is_none_or(|origin| origin < since) {
-                    self.origin = Some(since);
-                }
+                self.note_controller(event, silence);
                 return Some((words::controller_silence(&who, silence), None));
             }
             Kind::Note(note) => return Some((format!("{who}: {}", note.text), None)),
@@ -266,6 +263,21 @@ impl Teller {
             BrokerKind::Registered | BrokerKind::ControllerActive => {}
         }
         words::standing(change)
+    }
+
+    /// A broker misses the controllers, or hears one again. All that miss them tell of the same trouble.
+    fn note_controller(&mut self, event: &Event, silence: &ControllerSilence) {
+        if silence.over {
+            self.without_controller.remove(&event.node);
+            return;
+        }
+        let since = event.unix_micros.saturating_sub(micros(silence.silent_ms));
+        // Whoever saw it killed has said so.
+        let is_news = self.origin.is_none_or(|origin| origin < since);
+        if self.without_controller.is_empty() && is_news {
+            self.origin = Some(since);
+        }
+        self.without_controller.insert(event.node.clone());
     }
 
     fn note_process(&mut self, event: &Event, change: &ProcessChange) {
@@ -398,7 +410,7 @@ fn isr(old: &[i32], new: &[i32], partitions: &[TopicPartition]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use epoka_proto::v1::{ControllerSilence, FirstWrite, Truncated, WatermarkBack};
+    use epoka_proto::v1::{FirstWrite, Truncated, WatermarkBack};
 
     fn at(ms: i64, node: &str, kind: Kind) -> Event {
         Event {
@@ -662,13 +674,12 @@ mod tests {
             let lines = Teller::new().tell(events);
             lines.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let missed = "leaders go on, but a dead one is not replaced and no topic can be changed";
         assert_eq!(
             told(&seen)[1..],
             [
-                format!("+4.0 s broker 1 has heard no controller for 4.0 s: {missed}"),
-                format!("+4.2 s broker 2 has heard no controller for 4.2 s: {missed}"),
-                "+13.7 s broker 1 hears a controller again".to_owned(),
+                "+4.0 s broker 1 has heard no controller for 4.0 s",
+                "+4.5 s broker 2 has heard no controller for 4.2 s",
+                "+14.0 s broker 1 hears a controller again",
             ]
         );
         let killed = at(

@@ -82,17 +82,13 @@ pub fn standing(change: &BrokerChange) -> String {
     }
 }
 
-/// What it means when no controller answers.
-pub const WITHOUT_CONTROLLER: &str =
-    "leaders go on, but a dead one is not replaced and no topic can be changed";
-
 pub fn controller_silence(who: &str, silence: &ControllerSilence) -> String {
     if silence.over {
         return format!("{who} hears a controller again");
     }
     let silent = i64::try_from(silence.silent_ms).unwrap_or(i64::MAX);
     let silent = span(silent.saturating_mul(1000));
-    format!("{who} has heard no controller for {silent}: {WITHOUT_CONTROLLER}")
+    format!("{who} has heard no controller for {silent}")
 }
 
 pub fn truncated(who: &str, cut: &Truncated) -> String {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use epoka_proto::batch::{BatchHeader, records};
+use epoka_proto::destination;
 use epoka_proto::error::ErrorCode;
 use epoka_proto::v1::log_server::{Log, LogServer};
 use epoka_proto::v1::*;
@@ -13,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
@@ -48,6 +50,7 @@ pub struct Cluster {
 
 #[derive(Default)]
 struct State {
+    cluster_id: String,
     addresses: Vec<String>,
     leader: i32,
     /// Counts the changes, as the metadata's offset.
@@ -63,6 +66,7 @@ impl Cluster {
     /// Starts this many brokers; broker 1 leads.
     pub async fn start(brokers: i32) -> Self {
         let state = Arc::new(Mutex::new(State {
+            cluster_id: "fake".to_owned(),
             leader: 1,
             ..State::default()
         }));
@@ -76,7 +80,14 @@ impl Cluster {
                 state: state.clone(),
                 received: received.clone(),
             };
-            let server = Server::builder().add_service(LogServer::new(broker));
+            let cluster = state.clone();
+            let check = destination::checked(
+                destination::broker(epoka_proto::ids::BrokerId(id)),
+                move || Some(cluster.lock().expect("not poisoned").cluster_id.clone()),
+            );
+            let server = Server::builder()
+                .layer(InterceptorLayer::new(check))
+                .add_service(LogServer::new(broker));
             let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
             tokio::spawn(server.serve_with_incoming(connections));
         }
@@ -106,6 +117,13 @@ impl Cluster {
 
     pub fn script_forever(&self, error: ErrorCode) {
         self.state.lock().expect("not poisoned").forever = Some(error);
+    }
+
+    /// Makes it another cluster, at the same addresses.
+    pub fn become_another(&self) {
+        let mut state = self.state.lock().expect("not poisoned");
+        state.cluster_id = "another".to_owned();
+        state.changes += 1;
     }
 
     /// Makes another broker the leader.
@@ -202,7 +220,7 @@ impl Log for FakeBroker {
             ..TopicInfo::default()
         };
         Ok(Response::new(DescribeResponse {
-            cluster_id: "fake".to_owned(),
+            cluster_id: state.cluster_id.clone(),
             metadata_offset: state.changes,
             brokers: brokers.collect(),
             topics: vec![topic],

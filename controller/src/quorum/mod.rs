@@ -101,8 +101,8 @@ impl Quorum {
             tokio::task::spawn_blocking(move || Disk::open(&data_dir, id)).await??
         };
         let log = LogStore::new(disk, entries);
-        let machine = StateMachine::open(data_dir, metadata, timeline).await?;
-        let network = Network::new(voters.clone());
+        let machine = StateMachine::open(data_dir, metadata.clone(), timeline).await?;
+        let network = Network::new(voters.clone(), metadata);
         let raft = Raft::new(id, config, network, log, machine)
             .await
             .context("cannot start the quorum")?;

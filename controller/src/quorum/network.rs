@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use epoka_proto::destination;
+use epoka_proto::destination::{self, Destination};
 use epoka_proto::dial::Dial;
 use epoka_proto::v1::RaftMessage;
 use epoka_proto::v1::quorum_client::QuorumClient;
@@ -25,6 +25,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use super::Types;
+use crate::metadata::Metadata;
 
 /// Largest message between controllers: a chunk of a snapshot, or many commands.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
@@ -38,11 +39,15 @@ const VOTE_RETRY: Duration = Duration::from_millis(10);
 /// Connects to the other voters.
 pub(super) struct Network {
     addresses: BTreeMap<u64, String>,
+    metadata: Metadata,
 }
 
 impl Network {
-    pub(super) fn new(addresses: BTreeMap<u64, String>) -> Self {
-        Self { addresses }
+    pub(super) fn new(addresses: BTreeMap<u64, String>, metadata: Metadata) -> Self {
+        Self {
+            addresses,
+            metadata,
+        }
     }
 }
 
@@ -57,6 +62,7 @@ impl RaftNetworkFactory<Types> for Network {
             target,
             endpoint,
             client,
+            metadata: self.metadata.clone(),
         }
     }
 }
@@ -78,6 +84,7 @@ pub(super) struct Peer {
     target: u64,
     endpoint: Result<Endpoint, tonic::transport::Error>,
     client: Option<QuorumClient<Channel>>,
+    metadata: Metadata,
 }
 
 type CallError<E> = RPCError<u64, BasicNode, E>;
@@ -93,11 +100,13 @@ impl Peer {
     fn request<T: Serialize>(&self, message: &T, option: &RPCOption) -> Request<RaftMessage> {
         let mut request = Request::new(encode(message));
         request.set_timeout(option.hard_ttl());
-        destination::address(
-            request.metadata_mut(),
-            &destination::controller(self.target),
-            "",
-        );
+        let cluster = self.metadata.cluster_id();
+        let node = destination::controller(self.target);
+        let destination = Destination {
+            node: Some(&node),
+            cluster: cluster.as_deref(),
+        };
+        destination.write(request.metadata_mut());
         request
     }
 
@@ -234,12 +243,12 @@ mod tests {
         let incoming = TcpListenerStream::new(listener).inspect(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
         });
-        let check = destination::checked(destination::controller(at), String::new);
+        let check = destination::checked(destination::controller(at), || None);
         let server = Server::builder()
             .layer(InterceptorLayer::new(check))
             .add_service(QuorumServer::new(Generous));
         let server = tokio::spawn(server.serve_with_incoming(incoming));
-        let mut network = Network::new(BTreeMap::from([(2, address)]));
+        let mut network = Network::new(BTreeMap::from([(2, address)]), Metadata::new());
         let mut peer = network.new_client(2, &BasicNode::default()).await;
         let option = RPCOption::new(Duration::from_millis(200));
         let answer = peer

@@ -85,7 +85,7 @@ impl From<AcksArg> for Acks {
 /// Runs the command.
 ///
 /// # Errors
-/// The topic does not exist; some record was not acknowledged.
+/// The topic does not exist; a line is no record; some record was not acknowledged.
 pub async fn run(args: ProduceArgs) -> Outcome {
     let client = args.cluster.client().await?;
     let metadata = client.metadata();
@@ -102,7 +102,9 @@ pub async fn run(args: ProduceArgs) -> Outcome {
         delivery_timeout: Duration::from_millis(args.timeout.max(1)),
         ..ProducerConfig::default()
     });
-    let tally = send_lines(&args, &producer).await?;
+    let mut tally = Tally::default();
+    // What was sent before a line that cannot be sent is still written, and counted.
+    let sent = send_lines(&args, &producer, &mut tally).await;
     producer.close().await;
     let Tally { acked, failed, why } = tally;
     if args.json {
@@ -114,7 +116,7 @@ pub async fn run(args: ProduceArgs) -> Outcome {
         eprintln!("{acked} records acknowledged by {}", args.topic);
     }
     match why {
-        None => Ok(()),
+        None => sent,
         Some(why) => Err(Failure::wrong(format!(
             "{failed} records were not acknowledged: {why}"
         ))),
@@ -140,16 +142,29 @@ impl Tally {
     }
 }
 
-async fn send_lines(args: &ProduceArgs, producer: &Producer) -> Outcome<Tally> {
-    let mut tally = Tally::default();
+/// Sends every line, up to the first that cannot be sent, and waits for what came of them.
+async fn send_lines(args: &ProduceArgs, producer: &Producer, tally: &mut Tally) -> Outcome {
     let mut outstanding = VecDeque::new();
+    let sent = feed(args, producer, tally, &mut outstanding).await;
+    for delivery in outstanding {
+        tally.settle(delivery).await;
+    }
+    sent
+}
+
+async fn feed(
+    args: &ProduceArgs,
+    producer: &Producer,
+    tally: &mut Tally,
+    outstanding: &mut VecDeque<Delivery>,
+) -> Outcome {
     let mut input = BufReader::with_capacity(1 << 16, tokio::io::stdin());
     let mut line = Vec::new();
     let mut number = 0u64;
     loop {
         line.clear();
         if input.read_until(b'\n', &mut line).await? == 0 {
-            break;
+            return Ok(());
         }
         number += 1;
         if line.last() == Some(&b'\n') {
@@ -162,13 +177,9 @@ async fn send_lines(args: &ProduceArgs, producer: &Producer) -> Outcome<Tally> {
             tally.settle(oldest).await;
         }
         if tally.failed > 0 {
-            break;
+            return Ok(());
         }
     }
-    for delivery in outstanding {
-        tally.settle(delivery).await;
-    }
-    Ok(tally)
 }
 
 fn record(args: &ProduceArgs, line: &[u8], number: u64) -> Outcome<ProducerRecord> {
@@ -177,7 +188,7 @@ fn record(args: &ProduceArgs, line: &[u8], number: u64) -> Outcome<ProducerRecor
         Some(separator) => {
             let at = find(line, separator.as_bytes()).ok_or_else(|| {
                 Failure::wrong(format!(
-                    "line {number} has no `{separator}` between a key and a value"
+                    "line {number} has no `{separator}` between a key and a value; nothing was sent from there on"
                 ))
             })?;
             (Some(line[..at].to_vec()), &line[at + separator.len()..])

@@ -315,18 +315,17 @@ async fn tell_on(mut collector: Collector, json: bool, over: Arc<Notify>) -> Cut
             }
         }
         // What happened before only says how things stand.
-        let past = if begun {
-            0
-        } else {
-            events.partition_point(|e| e.unix_micros < since)
-        };
-        let (past, now) = events.split_at(past);
-        drop(teller.tell(past));
+        let (now, past): (Vec<_>, Vec<_>) =
+            events.into_iter().partition(|e| e.unix_micros >= since);
+        // What happened before only says how things stand; what is heard of it late says nothing any more.
+        if !begun {
+            drop(teller.tell(&past));
+        }
         if !begun && !now.is_empty() {
             teller.begin(since);
             begun = true;
         }
-        let lines = teller.tell(now);
+        let lines = teller.tell(&now);
         lines.iter().for_each(|line| tell(json, &line.to_string()));
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use epoka_client::timeline::WITHOUT_CONTROLLER;
 use epoka_client::{Broker, Client, ClientConfig, Metadata, Partition, ReplicaState, Target};
 use epoka_proto::ids::{BrokerId, TopicPartition};
 use epoka_proto::v1::Process;
@@ -161,7 +160,7 @@ impl View {
             let seconds = silent.as_secs();
             let _ = writeln!(
                 out,
-                "no controller has answered for {seconds} s: {WITHOUT_CONTROLLER}\n"
+                "no controller has answered for {seconds} s: leaders go on, but a dead one is not replaced and no topic can be changed\n"
             );
         }
         let partitions = metadata

@@ -73,7 +73,13 @@ pub async fn run(args: WatchArgs) -> Outcome {
             () = stop.received() => return Ok(()),
             _ = refresh.tick(), if screen => Vec::new(),
             events = next_events(&mut collector) => {
-                let Some(events) = events else { return Ok(()) };
+                let Some(events) = events else {
+                    // Nobody is there to be followed; the brokers may know why.
+                    if let Some(client) = &remote {
+                        client.refresh().await?;
+                    }
+                    return Ok(());
+                };
                 let mut lines = teller.tell(&events);
                 lines.retain(|line| !args.from_now || line.unix_ms >= started_ms);
                 lines
