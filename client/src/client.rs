@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use epoka_proto::error::ErrorCode;
 use epoka_proto::ids::TopicPartition;
 use epoka_proto::v1;
 use epoka_proto::v1::log_client::LogClient;
@@ -283,14 +282,14 @@ impl Client {
         let target = target.into();
         let address = target.address().to_owned();
         let log = self.inner.connections.log(target)?;
-        let limit = self.inner.config.request_timeout;
+        let (start, limit) = (Instant::now(), self.inner.config.request_timeout);
         match timeout(limit, question(log)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             // The broker is well, and waited in vain for somebody else: another one would too.
-            Ok(Err(status)) if status.code() == Code::DeadlineExceeded => Err(Error::Refused {
+            Ok(Err(status)) if status.code() == Code::DeadlineExceeded => Err(Error::TimedOut {
                 what: format!("asking the controller through the broker at {address}"),
-                code: ErrorCode::RequestTimedOut,
-                reason: status.message().to_owned(),
+                waited_ms: start.elapsed().as_millis(),
+                last: status.message().to_owned(),
             }),
             Ok(Err(status)) => Err(unreachable(address, status_reason(&status))),
             Err(_) => Err(unreachable(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use epoka_proto::v1::{Event, WatchRequest};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::Client;
 use crate::connections::{Connections, Target};
@@ -28,6 +28,8 @@ pub struct Collector {
     /// Events held back until every node has had its chance to report an earlier one.
     held: BinaryHeap<Reverse<Held>>,
     window: Duration,
+    /// What `next_together` has gathered so far.
+    gathered: Vec<Event>,
     _followers: JoinSet<()>,
 }
 
@@ -80,6 +82,7 @@ impl Collector {
             incoming,
             held: BinaryHeap::new(),
             window,
+            gathered: Vec::new(),
             _followers: followers,
         }
     }
@@ -98,6 +101,21 @@ impl Collector {
                 Ok(None) | Err(_) => return self.held.pop().map(|Reverse(held)| held.event),
             }
         }
+    }
+
+    /// The next event and those that come within `pause` of each other, up to a number. Cancel-safe: what was gathered is kept for
+    /// the next call. `None` as in [`Self::next`].
+    pub async fn next_together(&mut self, pause: Duration, most: usize) -> Option<Vec<Event>> {
+        if self.gathered.is_empty() {
+            let first = self.next().await?;
+            self.gathered.push(first);
+        }
+        while self.gathered.len() < most
+            && let Ok(Some(event)) = timeout(pause, self.next()).await
+        {
+            self.gathered.push(event);
+        }
+        Some(std::mem::take(&mut self.gathered))
     }
 
     fn hold(&mut self, event: Event) {
@@ -289,15 +307,38 @@ mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn events_of_several_nodes_come_out_in_order_of_time() {
-        let (sender, incoming) = mpsc::channel(10);
-        let mut collector = Collector {
+    fn collector(incoming: mpsc::Receiver<Event>) -> Collector {
+        Collector {
             incoming,
             held: BinaryHeap::new(),
             window: Duration::from_millis(50),
+            gathered: Vec::new(),
             _followers: JoinSet::new(),
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_gathered_survives_an_interruption() {
+        let (sender, incoming) = mpsc::channel(10);
+        let mut collector = collector(incoming);
+        sender.send(event("a", 1, 100)).await.expect("room");
+        let pause = Duration::from_millis(15);
+        // Given up while it waits for more, as by a redraw of a screen.
+        let first = timeout(Duration::from_millis(55), collector.next_together(pause, 9)).await;
+        assert!(first.is_err() && !collector.gathered.is_empty());
+        sender.send(event("b", 1, 200)).await.expect("room");
+        let told = collector
+            .next_together(pause * 10, 9)
+            .await
+            .expect("events");
+        let nodes: Vec<_> = told.into_iter().map(|e| e.node).collect();
+        assert_eq!(nodes, ["a", "b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_of_several_nodes_come_out_in_order_of_time() {
+        let (sender, incoming) = mpsc::channel(10);
+        let mut collector = collector(incoming);
         for event in [event("b", 1, 300), event("a", 1, 100), event("c", 1, 200)] {
             sender.send(event).await.expect("room");
         }

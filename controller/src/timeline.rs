@@ -97,11 +97,13 @@ impl Timeline {
                 partition,
                 old,
                 new,
+                min_isr,
             } => Kind::Isr(IsrChanged {
                 topic: partition.topic.to_string(),
                 partition: partition.partition,
                 old_isr: numbers(old),
                 new_isr: numbers(new),
+                min_isr: u32::try_from(*min_isr).unwrap_or(u32::MAX),
             }),
             _ => return,
         };

@@ -157,7 +157,20 @@ impl Node {
     pub(crate) fn waiting_for(&self) -> Vec<String> {
         let pending = self.membership.topics_pending();
         let refused = self.membership.refused();
-        readiness::waiting_for(self.me(), &self.image(), refused, pending.as_deref())
+        let mut waiting =
+            readiness::waiting_for(self.me(), &self.image(), refused, pending.as_deref());
+        let now = self.membership.clock.now();
+        let silent = self.partitions.all().into_iter().flat_map(|partition| {
+            let silent = partition.silent_members(readiness::SILENT_MS, now);
+            silent
+                .into_iter()
+                .map(move |broker| (partition.name.clone(), broker))
+        });
+        waiting.extend(readiness::stalled(silent));
+        if let Some(silent) = self.misses_controller() {
+            waiting.extend(readiness::alone(silent, &self.fetchers.out_of_reach()));
+        }
+        waiting
     }
 
     /// For how long no controller has answered a heartbeat, when that is longer than it should be.

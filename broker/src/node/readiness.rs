@@ -1,8 +1,12 @@
 //! Whether clients can write here: what a health check asks. Looks at the metadata and the lease; decides nothing.
 
-use epoka_proto::ids::{BrokerId, TopicPartition};
+use std::time::Duration;
+
+use epoka_proto::ids::{BrokerId, Millis, TopicPartition};
 use epoka_proto::metadata::{Assignment, Image};
 
+/// How long a follower may be silent, in milliseconds, before its leader is not called ready: longer than a fetch is ever parked.
+pub(super) const SILENT_MS: Millis = 3_000;
 /// Partitions that are named; more are counted.
 const NAMED: usize = 3;
 
@@ -44,6 +48,37 @@ pub(super) fn waiting_for(
         more => waiting.push(format!("{more} more partitions")),
     }
     waiting
+}
+
+/// Partitions led here whose writes wait for a member of the ISR that does not fetch.
+pub(super) fn stalled(
+    silent: impl IntoIterator<Item = (TopicPartition, BrokerId)>,
+) -> impl Iterator<Item = String> {
+    let mut silent = silent.into_iter();
+    let named: Vec<_> = silent
+        .by_ref()
+        .take(NAMED)
+        .map(|(partition, broker)| {
+            format!("{partition} waits for broker {broker}, which is in its ISR and does not fetch")
+        })
+        .collect();
+    let more = match silent.count() {
+        0 => None,
+        more => Some(format!("{more} more such")),
+    };
+    named.into_iter().chain(more)
+}
+
+/// What a broker may fear that reaches neither a controller nor the leaders it follows.
+pub(super) fn alone(silent: Duration, out_of_reach: &[BrokerId]) -> Option<String> {
+    let leaders: Vec<_> = out_of_reach.iter().map(ToString::to_string).collect();
+    (!leaders.is_empty()).then(|| {
+        format!(
+            "no controller has answered for {} s, nor can broker {} be reached: this broker may be cut off, and fenced",
+            silent.as_secs(),
+            leaders.join(", ")
+        )
+    })
 }
 
 fn trouble(me: BrokerId, assignment: &Assignment) -> Option<String> {
@@ -109,6 +144,24 @@ mod tests {
             topics: BTreeMap::from([(topic.id, Arc::new(topic))]),
             ..Image::default()
         }
+    }
+
+    #[test]
+    fn a_follower_that_writes_wait_for_and_a_broker_that_is_cut_off_are_told() {
+        let silent = [0, 1, 2, 3, 4].map(|n| (TopicPartition::new("orders", n), BrokerId(3)));
+        let told: Vec<_> = stalled(silent).collect();
+        assert!(
+            told[0].starts_with("orders-0 waits for broker 3,"),
+            "{told:?}"
+        );
+        assert_eq!((told.len(), told[3].as_str()), (4, "2 more such"));
+        let time = Duration::from_secs(12);
+        assert_eq!(alone(time, &[]), None);
+        let told = alone(time, &[BrokerId(1), BrokerId(2)]).expect("told");
+        assert!(
+            told.contains("12 s, nor can broker 1, 2 be reached"),
+            "{told}"
+        );
     }
 
     #[test]

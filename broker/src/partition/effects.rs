@@ -219,11 +219,13 @@ impl Partition {
             Notice::WatermarkBack {
                 leader_epoch,
                 high_watermark,
+                writable,
             } => Some(Kind::WatermarkBack(v1::WatermarkBack {
                 topic,
                 partition,
                 leader_epoch: leader_epoch.0,
                 high_watermark: high_watermark.0,
+                writable,
             })),
             Notice::Failed { reason } => Some(Kind::ReplicaOffline(v1::ReplicaOffline {
                 topic,

@@ -3,7 +3,7 @@
 use epoka_log::LogView;
 use epoka_proto::epochs::EpochEnd;
 use epoka_proto::error::ErrorCode;
-use epoka_proto::ids::{LeaderEpoch, Millis, Offset};
+use epoka_proto::ids::{BrokerId, LeaderEpoch, Millis, Offset};
 use epoka_proto::v1::ReplicaInfo;
 
 use super::{Offline, Partition};
@@ -118,6 +118,11 @@ impl Partition {
                 .map(|o| o.reason.clone())
                 .unwrap_or_default(),
         }
+    }
+
+    /// See `Replica::silent_members`.
+    pub fn silent_members(&self, patience: Millis, now: Millis) -> Vec<BrokerId> {
+        self.state.lock().replica.silent_members(patience, now)
     }
 
     /// Why the replica does not serve, if it does not.

@@ -402,6 +402,8 @@ pub enum Notice {
         leader_epoch: LeaderEpoch,
         /// The high watermark.
         high_watermark: Offset,
+        /// The ISR is large enough for acks=all.
+        writable: bool,
     },
     /// The replica stopped serving.
     Failed {

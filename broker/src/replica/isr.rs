@@ -76,6 +76,13 @@ impl Remote {
         self.log_end == Some(core.log.end) || self.last_caught_up.is_some_and(recently)
     }
 
+    /// Has not fetched for so long, in milliseconds, though followers at the end ask again and again.
+    fn is_silent(&self, patience: Millis, now: Millis) -> bool {
+        let fetched = self.last_fetch.map(|(time, _)| time);
+        let heard = fetched.max(self.last_caught_up);
+        heard.is_none_or(|heard| now - heard > patience)
+    }
+
     /// Active, and the life that fetched is the one registered (L-24).
     pub(super) fn is_eligible(&self, core: &Core) -> bool {
         self.broker_epoch.is_some() && core.eligible.get(&self.broker).copied() == self.broker_epoch
@@ -152,6 +159,20 @@ impl Isr {
         self.committed.contains(&broker)
             || self.pending.as_ref().is_some_and(|p| p.names(broker))
             || self.at_large.contains(&broker)
+    }
+
+    /// Members that have not fetched for so long: what is written waits for them.
+    pub(super) fn silent(
+        &self,
+        remotes: &[Remote],
+        patience: Millis,
+        now: Millis,
+    ) -> Vec<BrokerId> {
+        let members = remotes
+            .iter()
+            .filter(|r| self.committed.contains(&r.broker));
+        let silent = members.filter(|r| r.is_silent(patience, now));
+        silent.map(|r| r.broker).collect()
     }
 
     pub(super) fn view(&self, min_isr: usize) -> IsrView {

@@ -114,6 +114,10 @@ impl Leader {
         &self.remotes
     }
 
+    pub(super) fn silent_members(&self, patience: Millis, now: Millis) -> Vec<BrokerId> {
+        self.isr.silent(&self.remotes, patience, now)
+    }
+
     pub(super) fn isr_view(&self) -> IsrView {
         self.isr.view(self.term.min_isr)
     }
@@ -294,6 +298,7 @@ impl Leader {
             effects.push(Effect::Notice(Notice::WatermarkBack {
                 leader_epoch: self.term.epoch,
                 high_watermark: core.high_watermark,
+                writable: self.isr.committed().len() >= self.term.min_isr,
             }));
         }
     }

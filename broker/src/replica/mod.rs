@@ -366,6 +366,15 @@ impl Replica {
         }
     }
 
+    /// Members of a leader's ISR that have not fetched for so long, in milliseconds: what is written now waits for them. Nobody when
+    /// not leading.
+    pub fn silent_members(&self, patience: Millis, now: Millis) -> Vec<BrokerId> {
+        match &self.role {
+            Role::Leader(leader) => leader.silent_members(patience, now),
+            _ => Vec::new(),
+        }
+    }
+
     /// What a leader knows of each follower, in no particular order: its log end and the life it fetched from.
     pub fn followers(
         &self,

@@ -77,6 +77,15 @@ impl Fetchers {
         }
     }
 
+    /// Leaders that are followed and cannot be reached.
+    pub fn out_of_reach(&self) -> Vec<BrokerId> {
+        let loops = self.loops.lock();
+        let lost = loops
+            .iter()
+            .filter(|(_, l)| !l.followed.lock().is_empty() && !l.link.is_open());
+        lost.map(|(leader, _)| *leader).collect()
+    }
+
     /// Asks a leader for its log start and log end, and tells the partition.
     pub fn ask_bounds(
         &self,

@@ -65,6 +65,11 @@ impl Link {
         *self.channel.lock() = None;
     }
 
+    /// There is a connection.
+    pub fn is_open(&self) -> bool {
+        self.channel.lock().is_some()
+    }
+
     /// The leader said something.
     pub fn heard(&self) {
         self.silent.store(false, Ordering::Relaxed);

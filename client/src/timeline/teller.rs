@@ -66,14 +66,26 @@ pub struct Teller {
 #[derive(Clone, Copy)]
 struct Incident {
     at: i64,
-    /// That is when it was last heard: it went wrong at some time after.
-    at_earliest: bool,
+    /// Whether that is when it began.
+    begun: Begun,
+}
+
+/// What is known of the beginning of an incident.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Then,
+    /// Then or after: the broker was last heard then.
+    NotBefore,
+    /// Then or before: it was found so.
+    NotAfter,
 }
 
 /// A partition without a leader that takes writes.
 struct Outage {
     since: Incident,
-    /// When the next leader knew what is committed: from then on only writers were missing.
+    /// The next leader knows what is committed.
+    has_watermark: bool,
+    /// Since when it takes writes: from then on only writers were missing.
     ready: Option<i64>,
 }
 
@@ -117,18 +129,24 @@ impl Teller {
         let mut standings = Vec::new();
         let mut elections: Vec<&Elected> = Vec::new();
         let mut isrs: BTreeMap<(Vec<i32>, Vec<i32>), Vec<TopicPartition>> = BTreeMap::new();
+        // What befell brokers is the reason of the rest. A group is told at its first moment.
         for event in group {
+            if let Some(Kind::Broker(change)) = &event.kind {
+                standings.push(self.standing(group[0].unix_micros, change));
+            }
+        }
+        for event in group {
+            if let Some(Kind::Isr(change)) = &event.kind {
+                self.note_isr(event.unix_micros, change);
+            }
             match &event.kind {
-                // A group is told at its first moment.
-                Some(Kind::Broker(change)) => {
-                    standings.push(self.standing(group[0].unix_micros, change));
-                }
                 Some(Kind::Elected(elected)) => {
                     self.note_outage(elected);
                     if self.concerns(&elected.topic, elected.partition) {
                         elections.push(elected);
                     }
                 }
+                Some(Kind::Broker(_)) => {}
                 Some(Kind::Isr(change)) if self.concerns(&change.topic, change.partition) => {
                     let name = TopicPartition::new(change.topic.as_str(), change.partition);
                     isrs.entry(members(change)).or_default().push(name);
@@ -143,7 +161,7 @@ impl Teller {
         }
         let Some(first) = group.first() else { return };
         let mut decision = standings;
-        decision.extend(elections.iter().map(|e| election(e)));
+        decision.extend(elections.iter().map(|e| self.election(e)));
         if !decision.is_empty() {
             lines.push(self.line(first, decision.join(", "), None));
         }
@@ -170,9 +188,10 @@ impl Teller {
             Kind::FirstWrite(write) => {
                 let partition = name(&write.topic, write.partition);
                 let outage = self.outages.remove(&partition);
-                let at_most = match &outage {
-                    Some(outage) if outage.since.at_earliest => "at most ",
-                    _ => "",
+                let bound = match outage.as_ref().map(|o| o.since.begun) {
+                    Some(Begun::NotBefore) => "at most ",
+                    Some(Begun::NotAfter) => "at least ",
+                    Some(Begun::Then) | None => "",
                 };
                 let idle_since = outage.as_ref().and_then(|o| o.ready);
                 let idle_since =
@@ -185,11 +204,11 @@ impl Teller {
                 };
                 let text = match unavailable {
                     Some(micros) if idle_since.is_some() => format!(
-                        "first write tried and accepted{to}: was unavailable {at_most}{}",
+                        "first write tried and accepted{to}: was unavailable {bound}{}",
                         words::span(micros)
                     ),
                     Some(micros) => format!(
-                        "first accepted write{to}: unavailable {at_most}{}",
+                        "first accepted write{to}: unavailable {bound}{}",
                         words::span(micros)
                     ),
                     None => format!("first accepted write{to} in epoch {}", write.leader_epoch),
@@ -200,7 +219,10 @@ impl Teller {
             Kind::WatermarkBack(back) => {
                 let partition = name(&back.topic, back.partition);
                 if let Some(outage) = self.outages.get_mut(&partition) {
-                    outage.ready = Some(event.unix_micros);
+                    outage.has_watermark = true;
+                    if back.writable {
+                        outage.ready.get_or_insert(event.unix_micros);
+                    }
                 }
                 // In its first epoch, or while it is empty, a partition has no watermark to come back to.
                 if back.leader_epoch == 0 || back.high_watermark == 0 {
@@ -245,14 +267,15 @@ impl Teller {
                     broker,
                     Incident {
                         at: at.saturating_sub(micros(change.silent_ms)),
-                        at_earliest: true,
+                        begun: Begun::NotBefore,
                     },
                 );
             }
             BrokerKind::ShuttingDown => self.incident(broker, at),
             BrokerKind::Fenced => {
                 self.fenced.insert(broker);
-                self.incident(broker, at);
+                let begun = Begun::NotAfter;
+                self.incident_since(broker, Incident { at, begun });
             }
             BrokerKind::Unfenced => {
                 let known = self.incidents.remove(&broker).is_some();
@@ -299,8 +322,8 @@ impl Teller {
 
     /// Something is wrong with a broker; what follows from the same trouble does not count anew.
     fn incident(&mut self, broker: i32, at: i64) {
-        let at_earliest = false;
-        self.incident_since(broker, Incident { at, at_earliest });
+        let begun = Begun::Then;
+        self.incident_since(broker, Incident { at, begun });
     }
 
     fn incident_since(&mut self, broker: i32, incident: Incident) {
@@ -317,13 +340,50 @@ impl Teller {
             && elected.old_leader != elected.new_leader
         {
             let name = TopicPartition::new(elected.topic.as_str(), elected.partition);
-            let outage = Outage { since, ready: None };
+            let outage = Outage {
+                since,
+                has_watermark: false,
+                ready: None,
+            };
             let ongoing = self.outages.entry(name).or_insert(outage);
             // A leader that was ready ended the outage, though nobody wrote: this is another one.
             if ongoing.ready.take().is_some() {
                 ongoing.since = since;
             }
+            ongoing.has_watermark = false;
         }
+    }
+
+    /// Whether a leader takes writes also depends on its ISR.
+    fn note_isr(&mut self, at: i64, change: &IsrChanged) {
+        let name = TopicPartition::new(change.topic.as_str(), change.partition);
+        let Some(outage) = self.outages.get_mut(&name) else {
+            return;
+        };
+        if change.new_isr.len() < change.min_isr as usize {
+            outage.ready = None;
+        } else if outage.has_watermark {
+            outage.ready.get_or_insert(at);
+        }
+    }
+
+    fn election(&self, elected: &Elected) -> String {
+        let (old, new) = (elected.old_leader, elected.new_leader);
+        let change = if old == new {
+            format!("leader {} stays", words::leader(new))
+        } else {
+            format!("leader {} -> {}", words::leader(old), words::leader(new))
+        };
+        let is_well = |broker: i32| !self.incidents.contains_key(&broker);
+        let manner = match (elected.unclean, old) {
+            (true, _) => ", unclean",
+            (false, Some(broker)) if old != new && is_well(broker) => ", as planned",
+            _ => "",
+        };
+        format!(
+            "{}-{} {change}, epoch {} -> {}{manner}",
+            elected.topic, elected.partition, elected.old_epoch, elected.new_epoch
+        )
     }
 
     fn concerns(&self, topic: &str, partition: i32) -> bool {
@@ -375,23 +435,6 @@ fn members(change: &IsrChanged) -> (Vec<i32>, Vec<i32>) {
         list
     };
     (sorted(&change.old_isr), sorted(&change.new_isr))
-}
-
-fn election(elected: &Elected) -> String {
-    let leader = if elected.old_leader == elected.new_leader {
-        format!("leader {} stays", words::leader(elected.new_leader))
-    } else {
-        let (old, new) = (
-            words::leader(elected.old_leader),
-            words::leader(elected.new_leader),
-        );
-        format!("leader {old} -> {new}")
-    };
-    let unclean = if elected.unclean { ", unclean" } else { "" };
-    format!(
-        "{}-{} {leader}, epoch {} -> {}{unclean}",
-        elected.topic, elected.partition, elected.old_epoch, elected.new_epoch
-    )
 }
 
 fn isr(old: &[i32], new: &[i32], partitions: &[TopicPartition]) -> String {

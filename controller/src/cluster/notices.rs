@@ -54,6 +54,8 @@ pub enum Notice {
         old: Vec<BrokerId>,
         /// Members now.
         new: Vec<BrokerId>,
+        /// How many acks=all writes need.
+        min_isr: usize,
     },
 }
 
@@ -76,6 +78,7 @@ pub(super) fn of_partition(
         partition: partition.clone(),
         old: old.isr.clone(),
         new: new.isr.clone(),
+        min_isr: new.min_isr,
     });
     elected.into_iter().chain(isr)
 }

@@ -165,6 +165,7 @@ pub(super) fn effect(effect: &Effect) -> Option<String> {
             Notice::WatermarkBack {
                 leader_epoch,
                 high_watermark,
+                ..
             } => {
                 format!("watermark of e{leader_epoch} back at {high_watermark}")
             }

@@ -443,3 +443,17 @@ fn one_that_went_offline_holds_no_watermark_and_returns_only_by_its_fetches_c_15
         knows(&bench)
     );
 }
+
+#[test]
+fn a_member_that_does_not_fetch_is_known_to_keep_writes_waiting() {
+    let mut bench = Bench::leader();
+    let start = bench.now;
+    for follower in [2, 3] {
+        bench.fetch(follower, 0);
+    }
+    assert_eq!(bench.replica.silent_members(3_000, start + 3_000), []);
+    bench.now = start + 3_000;
+    bench.fetch(3, 0);
+    let silent = bench.replica.silent_members(3_000, start + 3_001);
+    assert_eq!(silent, [BrokerId(2)]);
+}

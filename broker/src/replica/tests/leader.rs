@@ -431,6 +431,7 @@ fn latest_is_told_once_the_watermark_passed_the_start_of_the_term_l_54() {
     let back = Notice::WatermarkBack {
         leader_epoch: LeaderEpoch(2),
         high_watermark: Offset(6),
+        writable: true,
     };
     assert!(has(&effects, &Effect::Notice(back)), "{effects:?}");
     assert_eq!(bench.replica.latest_for_consumer(), Ok(Offset(6)));

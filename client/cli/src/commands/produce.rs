@@ -1,17 +1,21 @@
 //! `epoka produce`: the lines of standard input as records.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use epoka_client::{Acks, Compression, Delivery, Producer, ProducerConfig, ProducerRecord};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::time::timeout;
 
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::topic_spec::key_value;
 
+/// How long an acknowledgement may take before that is worth a word.
+const SILENT: Duration = Duration::from_secs(3);
 /// Deliveries that may be outstanding before the oldest is looked at.
 const OUTSTANDING: usize = 10_000;
 
@@ -58,6 +62,12 @@ pub struct ProduceArgs {
     pub json: bool,
 }
 
+impl ProduceArgs {
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.timeout.max(1))
+    }
+}
+
 /// Kafka's acks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum AcksArg {
@@ -99,14 +109,16 @@ pub async fn run(args: ProduceArgs) -> Outcome {
         idempotent: !args.no_idempotence,
         linger: Duration::from_millis(args.linger),
         compression: args.compression,
-        delivery_timeout: Duration::from_millis(args.timeout.max(1)),
+        delivery_timeout: args.patience(),
         ..ProducerConfig::default()
     });
     let mut tally = Tally::default();
     // What was sent before a line that cannot be sent is still written, and counted.
     let sent = send_lines(&args, &producer, &mut tally).await;
     producer.close().await;
-    let Tally { acked, failed, why } = tally;
+    let Tally {
+        acked, failed, why, ..
+    } = tally;
     if args.json {
         say!(
             "{}",
@@ -128,11 +140,26 @@ struct Tally {
     acked: u64,
     failed: u64,
     why: Option<String>,
+    has_complained: bool,
 }
 
 impl Tally {
-    async fn settle(&mut self, delivery: Delivery) {
-        match delivery.await {
+    async fn settle(&mut self, delivery: Delivery, patience: Duration) {
+        let mut delivery = pin!(delivery);
+        let outcome = match timeout(SILENT, &mut delivery).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                if !std::mem::replace(&mut self.has_complained, true) {
+                    eprintln!(
+                        "no acknowledgement for {} s; a record is given up after {} s (--timeout)",
+                        SILENT.as_secs(),
+                        patience.as_secs()
+                    );
+                }
+                delivery.await
+            }
+        };
+        match outcome {
             Ok(_) => self.acked += 1,
             Err(error) => {
                 self.failed += 1;
@@ -147,7 +174,7 @@ async fn send_lines(args: &ProduceArgs, producer: &Producer, tally: &mut Tally) 
     let mut outstanding = VecDeque::new();
     let sent = feed(args, producer, tally, &mut outstanding).await;
     for delivery in outstanding {
-        tally.settle(delivery).await;
+        tally.settle(delivery, args.patience()).await;
     }
     sent
 }
@@ -174,7 +201,7 @@ async fn feed(
         if outstanding.len() > OUTSTANDING
             && let Some(oldest) = outstanding.pop_front()
         {
-            tally.settle(oldest).await;
+            tally.settle(oldest, args.patience()).await;
         }
         if tally.failed > 0 {
             return Ok(());

@@ -163,7 +163,7 @@ async fn complain(watch: Watch, client: Client, json: bool) {
             let metadata = client.metadata();
             let leader = metadata.partition(&partition).ok().and_then(|p| p.leader);
             let whom = match leader.and_then(|id| Some((id, metadata.brokers.get(&id)?))) {
-                Some((id, broker)) => format!("its leader is broker {id} at {}", broker.grpc),
+                Some((id, broker)) => format!("its leader is broker {id} at {}", broker.kafka),
                 None => "it has no leader that is known".to_owned(),
             };
             tell(

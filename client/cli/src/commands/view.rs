@@ -88,7 +88,7 @@ impl View {
         });
         let brokers = self.metadata.as_ref().map(|m| {
             let describe = |(id, b): (&BrokerId, &Broker)| {
-                json!({"id": id.0, "kafka": b.kafka, "standing": standing(b)})
+                json!({"id": id.0, "kafka": b.kafka, "standing": standing(b), "answers": self.replicas.contains_key(id)})
             };
             m.brokers.iter().map(describe).collect::<Vec<_>>()
         });
@@ -150,7 +150,7 @@ impl View {
                 vec![
                     format!("broker {id}"),
                     b.kafka.clone(),
-                    standing(b).to_owned(),
+                    self.standing(*id, b),
                 ]
             });
             out += &table(&["broker", "address", "standing"], rows.collect());
@@ -185,7 +185,9 @@ impl View {
     fn process_row(&self, process: &Process) -> Vec<String> {
         let broker = (process.kind == "broker")
             .then(|| self.metadata.as_ref()?.brokers.get(&BrokerId(process.id)));
-        let standing = broker.flatten().map_or("", standing);
+        let standing = broker
+            .flatten()
+            .map(|b| self.standing(BrokerId(process.id), b));
         vec![
             format!("{} {}", process.kind, process.id),
             process.state.clone(),
@@ -196,8 +198,17 @@ impl View {
                 process.kafka.clone()
             },
             process.grpc.clone(),
-            standing.to_owned(),
+            standing.unwrap_or_default(),
         ]
+    }
+
+    /// What a broker is in the cluster, and whether it answers.
+    fn standing(&self, id: BrokerId, broker: &Broker) -> String {
+        let silent = match self.replicas.contains_key(&id) {
+            true => "",
+            false => ", does not answer",
+        };
+        format!("{}{silent}", standing(broker))
     }
 
     fn partition_row(&self, name: &TopicPartition, partition: &Partition) -> Vec<String> {

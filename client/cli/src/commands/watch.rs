@@ -62,6 +62,16 @@ pub async fn run(args: WatchArgs) -> Outcome {
         true => None,
         false => Some(args.cluster.client().await?),
     };
+    if let Some(partition) = &args.partition {
+        let local = match &remote {
+            Some(_) => None,
+            None => args.cluster.client().await.ok(),
+        };
+        // With every broker down it cannot be told.
+        if let Some(client) = remote.as_ref().or(local.as_ref()) {
+            client.metadata().partition(partition)?;
+        }
+    }
     let mut teller = Teller::only(args.partition.clone());
     let screen = std::io::stdout().is_terminal() && !args.json;
     let mut told: VecDeque<Line> = VecDeque::new();

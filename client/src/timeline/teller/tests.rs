@@ -45,6 +45,7 @@ fn isr(partition: i32, old: &[i32], new: &[i32]) -> Kind {
         partition,
         old_isr: old.into(),
         new_isr: new.into(),
+        min_isr: 2,
     })
 }
 
@@ -63,6 +64,7 @@ fn watermark_back(partition: i32, leader_epoch: i32) -> Kind {
         partition,
         leader_epoch,
         high_watermark: 1041,
+        writable: true,
     })
 }
 
@@ -74,6 +76,7 @@ fn an_empty_partition_has_no_watermark_to_come_back() {
             partition: 0,
             leader_epoch,
             high_watermark,
+            writable: true,
         })
     };
     let told = texts(&[
@@ -152,6 +155,7 @@ fn story() -> Vec<Event> {
                 partition: 0,
                 leader_epoch: 5,
                 high_watermark: 1041,
+                writable: true,
             }),
         ),
         at(
@@ -344,4 +348,63 @@ fn times_count_from_the_beginning_until_something_goes_wrong() {
             "+0 ms broker 3 killed",
         ]
     );
+}
+
+#[test]
+fn a_leader_without_enough_replicas_is_no_end_of_an_outage() {
+    let controller = "controller-1";
+    let unwritable = Kind::WatermarkBack(WatermarkBack {
+        topic: "orders".into(),
+        partition: 0,
+        leader_epoch: 5,
+        high_watermark: 1041,
+        writable: false,
+    });
+    let outage = [
+        at(0, "supervisor", process("broker-2", ProcessKind::Killed)),
+        at(30, controller, elected(0, 2, 3, 5)),
+        at(30, controller, isr(0, &[2, 3], &[3])),
+        at(40, "broker-3", unwritable),
+    ];
+    let mut teller = Teller::new();
+    teller.tell(&outage);
+    let told = teller.tell(&[at(5_000, "broker-3", first_write(0, 5))]);
+    assert!(told[0].text.ends_with(": unavailable 5.0 s"), "{told:?}");
+    // With enough of them again it could have been written to.
+    let mut teller = Teller::new();
+    teller.tell(&outage);
+    let told = teller.tell(&[
+        at(1_000, controller, isr(0, &[3], &[3, 1])),
+        at(5_000, "broker-3", first_write(0, 5)),
+    ]);
+    assert!(told[1].text.ends_with("was unavailable 1.0 s"), "{told:?}");
+}
+
+#[test]
+fn a_planned_move_does_not_lengthen_an_outage_that_nobody_saw_end() {
+    let controller = "controller-1";
+    let told = texts(&[
+        at(0, "supervisor", process("broker-2", ProcessKind::Killed)),
+        at(30, controller, elected(0, 2, 3, 5)),
+        at(40, "broker-3", watermark_back(0, 5)),
+        at(2_000, controller, broker(2, BrokerKind::Unfenced)),
+        at(290_000, controller, elected(0, 3, 2, 6)),
+        at(290_010, "broker-2", watermark_back(0, 6)),
+        at(300_000, "broker-2", first_write(0, 6)),
+    ]);
+    assert_eq!(told[4], "orders-0 leader 3 -> 2, epoch 5 -> 6, as planned");
+    assert!(told[6].ends_with("was unavailable 40 ms"), "{told:?}");
+}
+
+#[test]
+fn a_broker_that_is_found_fenced_was_away_before() {
+    let controller = "controller-1";
+    let told = texts(&[
+        at(0, controller, broker(1, BrokerKind::ControllerActive)),
+        at(100, controller, elected(0, 2, 3, 5)),
+        at(101, controller, broker(2, BrokerKind::Fenced)),
+        at(383, "broker-3", first_write(0, 5)),
+    ]);
+    let last = told.last().expect("a line");
+    assert!(last.ends_with("unavailable at least 283 ms"), "{last}");
 }
