@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use epoka_proto::events::EventLog;
+use epoka_proto::events::{EventLog, now_unix_micros};
 use epoka_proto::ids::BrokerId;
 use epoka_proto::v1::broker_change::Kind as Change;
 use epoka_proto::v1::event::Kind;
@@ -38,22 +38,28 @@ impl Timeline {
 
     /// Reports a change of a broker (or, for CONTROLLER_ACTIVE, of a controller).
     pub(crate) fn broker(&self, id: BrokerId, change: Change) {
-        self.broker_silent(id, change, Duration::ZERO);
+        self.change(now_unix_micros(), id, change, Duration::ZERO);
     }
 
     /// Reports that a session ran out, and for how long nothing had been heard.
     pub(crate) fn session_expired(&self, id: BrokerId, silent: Duration) {
-        self.broker_silent(id, Change::SessionExpired, silent);
+        self.change(now_unix_micros(), id, Change::SessionExpired, silent);
     }
 
-    fn broker_silent(&self, id: BrokerId, change: Change, silent: Duration) {
+    /// Reports that a broker's heartbeat stream broke, at this time, and did not come back.
+    pub(crate) fn stream_closed(&self, id: BrokerId, unix_micros: i64) {
+        self.change(unix_micros, id, Change::StreamClosed, Duration::ZERO);
+    }
+
+    fn change(&self, unix_micros: i64, id: BrokerId, change: Change, silent: Duration) {
         if self.active.load(Ordering::Relaxed) {
             tracing::info!(id = id.0, change = change.as_str_name(), "broker");
-            self.events.push(Kind::Broker(BrokerChange {
+            let change = BrokerChange {
                 broker_id: id.0,
                 kind: change.into(),
                 silent_ms: silent.as_millis() as u64,
-            }));
+            };
+            self.events.push_at(unix_micros, Kind::Broker(change));
         }
     }
 

@@ -45,6 +45,12 @@ impl EventLog {
 
     /// Notes that something happened now.
     pub fn push(&self, kind: Kind) {
+        self.push_at(now_unix_micros(), kind);
+    }
+
+    /// Notes that something happened at this time, in microseconds since the Unix epoch: a moment ago, for what is told only once
+    /// it is certain.
+    pub fn push_at(&self, unix_micros: i64, kind: Kind) {
         let mut events = self
             .shared
             .events
@@ -56,7 +62,7 @@ impl EventLog {
         }
         events.push_back(Event {
             sequence,
-            unix_micros: now_unix_micros(),
+            unix_micros,
             node: self.shared.node.clone(),
             since_unix_micros: self.shared.since_unix_micros,
             kind: Some(kind),
@@ -95,7 +101,8 @@ impl EventLog {
     }
 }
 
-fn now_unix_micros() -> i64 {
+/// The wall clock in microseconds since the Unix epoch.
+pub fn now_unix_micros() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |d| d.as_micros() as i64)
 }

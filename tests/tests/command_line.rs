@@ -464,3 +464,22 @@ async fn a_controller_that_is_missed_is_spoken_of() {
     told("hears a controller again").await;
     assert!(up.interrupt().await.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_was_not_running_blames_no_broker() {
+    let mut up = Up::start(EPOKA, &["--topic", "orders:1:3"]).await;
+    up.succeed(&["pause", "controller:1"]).await;
+    // Long enough for brokers to give up their streams, which it finds broken when it wakes.
+    let given_up = |status: &Value| {
+        let silent = status["controller_silent_ms"].as_u64();
+        silent.is_some_and(|ms| ms > 8_000)
+    };
+    status_when(&up, "streams that are given up", given_up).await;
+    up.succeed(&["resume", "controller:1"]).await;
+    let heard = |status: &Value| status["controller_silent_ms"].is_null();
+    status_when(&up, "a controller that answers", heard).await;
+    let told = up.watched(Duration::from_secs(2)).await;
+    assert!(told.contains("controller 1 resumed"), "{told}");
+    assert!(!told.contains("died") && !told.contains("fenced"), "{told}");
+    assert!(up.interrupt().await.success());
+}

@@ -48,7 +48,9 @@ struct Whom {
 impl Whom {
     /// Reads the body of a request of version 5.
     fn read(mut body: Bytes) -> Result<Self, Misshapen> {
-        let _software = (take_text(&mut body)?, take_text(&mut body)?);
+        for _name_and_version in 0..2 {
+            take_text(&mut body)?.ok_or(Misshapen::Length)?;
+        }
         let cluster = take_text(&mut body)?;
         let node = body.try_get_i32().map_err(|_| Misshapen::Short)?;
         Ok(Self {
@@ -159,9 +161,10 @@ mod tests {
         let read = |body: &'static [u8]| Whom::read(Bytes::from_static(body));
         let whom = read(b"\x05java\x044.4\x02A\0\0\0\x02\0").expect("well formed");
         assert_eq!((whom.cluster, whom.node), (ours(), Some(2)));
-        let whom = read(b"\x05java\0\0\xff\xff\xff\xff\0").expect("well formed");
+        let whom = read(b"\x05java\x01\x80\x80\0\xff\xff\xff\xff\0").expect("well formed");
         assert_eq!((whom.cluster, whom.node), (None, None));
         assert!(read(b"\x05java\x044.4\x02A\0\0\0").is_err());
+        assert!(read(b"\x05java\0\0\xff\xff\xff\xff\0").is_err()); // a version must be named
         assert!(read(b"\x05java\x044.4\xff\xff\xff\xff\x0fA\0\0\0\x02").is_err());
         let refusal = ApiVersionsResponse::default().with_error_code(129);
         let refusal = Response::encode(&call(NEWEST_KNOWN), &refusal);

@@ -149,6 +149,11 @@ impl ControllerClient {
         allocate_producer_ids(AllocateProducerIdsRequest) -> AllocateProducerIdsResponse;
     }
 
+    /// Gives up the connection: the next call has a new one.
+    pub fn disconnect(&self) {
+        self.connected.lock().take();
+    }
+
     async fn call<T, F, Fut>(&self, call: F) -> Result<T, Status>
     where
         F: Fn(Client<Channel>) -> Fut,

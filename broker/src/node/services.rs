@@ -34,7 +34,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 fn only_ours(node: &Arc<Node>) -> InterceptorLayer<impl Interceptor + Clone + use<>> {
     let (name, node) = (destination::broker(node.membership.me), node.clone());
     InterceptorLayer::new(destination::checked(name, move || {
-        node.image().known_cluster_id().map(str::to_owned)
+        let known = node.image().known_cluster_id().map(str::to_owned);
+        known.or_else(|| node.logs.cluster_id())
     }))
 }
 

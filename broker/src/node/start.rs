@@ -38,6 +38,9 @@ use crate::replication::Fetchers;
 /// already.
 const REGISTER_PAUSES: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(200);
+/// How many refusals by a controller of another cluster are taken for a matter of addresses that are changing hands: about two
+/// seconds of them.
+const MAY_BE_PASSING: u32 = 15;
 /// gRPC connections of a listener that may wait to be taken.
 const GUESTS: usize = 64;
 /// How long after a new registration heartbeats may still speak of the old one.
@@ -275,6 +278,7 @@ impl Registrar {
     async fn register(&self) -> anyhow::Result<()> {
         let mut pause = Pause::new(REGISTER_PAUSES);
         let mut told = String::new();
+        let mut strangers = 0;
         let request = self.request();
         loop {
             let answer = self.node.controller.register(request.clone()).await;
@@ -288,6 +292,12 @@ impl Registrar {
                         self.node.membership.set_epoch(epoch);
                         tokio::task::block_in_place(|| self.node.logs.note_epoch(epoch));
                         return Ok(());
+                    }
+                    // A controller of another cluster may be at the address for a moment only.
+                    Err(ErrorCode::InconsistentClusterId) if strangers < MAY_BE_PASSING => {
+                        strangers += 1;
+                        self.node.controller.disconnect();
+                        answer.message
                     }
                     Err(ErrorCode::InconsistentClusterId | ErrorCode::StaleBrokerEpoch) => {
                         anyhow::bail!(

@@ -69,6 +69,9 @@ fn refusal(shared: &Shared, new: &Registration, was_registered: bool) -> Option<
             ),
         ));
     }
+    if !of_this_cluster {
+        return None; // the command refuses it for that, whoever else is here
+    }
     let taken = shared
         .metadata
         .read(|cluster| address_taken(cluster.image(), new));

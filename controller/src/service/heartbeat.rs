@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use epoka_proto::error::ErrorCode;
+use epoka_proto::events::now_unix_micros;
 use epoka_proto::ids::{BrokerEpoch, BrokerId};
 use epoka_proto::metadata::BrokerRegistration;
-use epoka_proto::v1::broker_change::Kind as Change;
 use epoka_proto::v1::{HeartbeatRequest, HeartbeatResponse};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -183,13 +183,15 @@ impl Lease {
         if !only || !shared.is_active() || !is_unfenced() {
             return;
         }
-        shared.timeline.broker(broker, Change::StreamClosed);
+        let closed_at = now_unix_micros();
         drop(self);
         tokio::time::sleep(shared.config.stream_grace).await;
         let is_back = shared.liveness.lock().has_stream(broker, epoch);
         if is_back || !is_unfenced() {
             return;
         }
+        // A stream may break though the broker is well, as when this controller was not running for a while.
+        shared.timeline.stream_closed(broker, closed_at);
         if let Err(error) = shared.propose(Command::Fence { broker, epoch }).await {
             tracing::warn!(%broker, %error, "cannot fence");
         }

@@ -147,7 +147,8 @@ pub(super) fn take_text(bytes: &mut Bytes) -> Result<Option<Bytes>, Misshapen> {
         elements: 0,
     };
     let Some(size) = walk.varint()?.checked_sub(1) else {
-        bytes.advance(1);
+        let start = bytes.len() - walk.rest.len();
+        bytes.advance(start);
         return Ok(None);
     };
     let start = bytes.len() - walk.rest.len();

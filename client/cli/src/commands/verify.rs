@@ -120,9 +120,11 @@ pub async fn run(args: VerifyArgs) -> Outcome {
     let run = format!("verify-{}", TopicId::random());
     let load = Load::start(&client, &run, config);
     let complaints = tokio::spawn(complain(load.watch(), client.clone(), args.json));
+    let mut replaced = pin!(replaced(&client));
     tokio::select! {
         () = sleep(args.duration) => {}
         () = stop.received() => tell(args.json, "interrupted; auditing what was written"),
+        error = &mut replaced => return Err(unfinished(&error, load.acked(), load.under_way())),
     }
     let (unknown, acked) = (load.under_way(), load.acked());
     let hesitates = async {
@@ -136,9 +138,8 @@ pub async fn run(args: VerifyArgs) -> Outcome {
     let (audit, silences) = tokio::select! {
         finished = load.finish() => finished?,
         () = hesitates => unreachable!("it only speaks"),
-        () = stop.received() => return Err(Failure::wrong(format!(
-            "interrupted before the audit: {acked} records were acknowledged, the outcome of {unknown} was not known"
-        ))),
+        error = &mut replaced => return Err(unfinished(&error, acked, unknown)),
+        () = stop.received() => return Err(unfinished(&"interrupted", acked, unknown)),
     };
     complaints.abort();
     let cuts = story.end().await;
@@ -147,6 +148,22 @@ pub async fn run(args: VerifyArgs) -> Outcome {
         () = stop.received() => return Err(Failure::wrong("interrupted during the audit")),
     };
     conclude(&args, &report, &silences, &cuts)
+}
+
+fn unfinished(why: &dyn std::fmt::Display, acked: usize, unknown: usize) -> Failure {
+    Failure::wrong(format!(
+        "{why}; before the audit: {acked} records were acknowledged, the outcome of {unknown} was not known"
+    ))
+}
+
+/// Waits until another cluster has taken the place of the client's.
+async fn replaced(client: &Client) -> epoka_client::Error {
+    loop {
+        sleep(LOOK).await;
+        if let Err(error @ epoka_client::Error::OtherCluster { .. }) = client.refresh().await {
+            return error;
+        }
+    }
 }
 
 /// Says which partitions take no writes, as long as there are any.
